@@ -81,7 +81,7 @@ class Results:
     questions: Sequence[QuestionRecord]
     sessions: Sequence[IngestRecord]
     points: Sequence[PointRecord]
-    passages: RecordFile[PassageRecord]
+    passages: RecordFile[PassageRecord] | Mapping[str, PassageRecord]
 
     def found(self, question: QuestionRecord) -> list[PassageRecord]:
         """The passages that were found for a question, best first in each store."""

@@ -501,6 +501,16 @@ def score_cells(summary: Mapping[str, Any], metric: str, counts: Mapping[str, in
     return [percent_cell(of.get(name), digits, count=count, withheld=withheld) for name, count in counts.items()]
 
 
+def category_table(summary: Mapping[str, Any], caption: str, label: Callable[[str], str] = str) -> Table:
+    """Every score in percent with its interval, a column for each category, whose name the `label` breaks into lines."""
+    counts = counted(summary)
+    headings = [f"{'overall' if name == ALL else label(name)}\n{count}" for name, count in counts.items()]
+    view = score_table(f"{summary['version'].partition(':')[0]}, {summary['system']}: %", caption, headings)
+    for metric in summary["scores"]:
+        view.add_row(metric, *score_cells(summary, metric, counts))
+    return view
+
+
 def percent_cell(
     interval: Mapping[str, float] | None, digits: int = 0, *, count: int | None = None, withheld: bool = False
 ) -> str:

@@ -13,14 +13,11 @@ from eval.came.data import TYPES, CameData, Question, World
 from eval.came.reader import LogReader
 from eval.records import QuestionRecord
 from eval.summary import (
-    ALL,
     Value,
     answer_value,
-    counted,
+    category_table,
     metric_scores,
     retrieval_values,
-    score_cells,
-    score_table,
     search_value,
 )
 
@@ -132,12 +129,7 @@ def run_scores(
 
 
 def table(summary: Mapping[str, Any]) -> Table:
-    """Scores by type of question in percent, each with its interval."""
-    counts = counted(summary)
-    caption = "recall: of evidence among the sources of passages; reader_f1: a perfect reader of what was found"
-    headings = [f"{name}\n{count}" for name, count in counts.items() if name != ALL]
-    title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
-    view = score_table(title, caption, [*headings, f"overall\n{counts[ALL]}"])
-    for metric in summary["scores"]:
-        view.add_row(metric, *score_cells(summary, metric, counts))
-    return view
+    """Scores by type of question."""
+    return category_table(
+        summary, "recall: of evidence among the sources of passages; reader_f1: a perfect reader of what was found"
+    )

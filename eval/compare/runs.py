@@ -174,16 +174,6 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _load(folder: Path, name: str) -> FinishedRun:
-    if (folder / "trials.jsonl").is_file() and (folder / SUMMARY_FILE).is_file():  # Momento: its tasks are the questions
-        from eval.momento.compared import as_run
-
-        try:
-            summary_of, tasks = as_run(folder)
-            summary = Summary.model_validate(summary_of)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            problem = f"{folder / SUMMARY_FILE}: not the summary of a run of Momento as it is written now ({error!r})"
-            raise DeltaMemError(f"{problem}; the same command again writes it") from error
-        return FinishedRun(name, folder, summary, tasks, len(tasks), {}, [])
     for needed in (SUMMARY_FILE, "questions.jsonl"):
         if not (folder / needed).is_file():
             raise DeltaMemError(f"{folder} holds no {needed}: not the folder of a benchmark run, or it was stopped at once")
@@ -298,8 +288,7 @@ def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """By how much contexts, and passages, differ; whoever shows more has the easier task."""
     contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
     passages = {run.name: run.summary.passages["tokens_each"] for run in runs if run.summary.passages}
-    budgets = "equal k" if any(run.family == "momento" for run in runs) else "equal budgets (budgets=[1024,2048,4096])"
-    equal = f"compare at {budgets} before you compare scores"
+    equal = "compare at equal budgets (budgets=[1024,2048,4096], of Momento equal k) before you compare scores"
     longer = "the same recall at k means more text for the longer passages"
     for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
         known = sorted(((amount, name) for name, amount in amounts.items() if amount), key=lambda one: one[0])

@@ -17,12 +17,10 @@ from eval.summary import (
     AskedValue,
     Value,
     answer_value,
-    counted,
+    category_table,
     group_interval,
     metric_scores,
     retrieval_values,
-    score_cells,
-    score_table,
     verdict_value,
 )
 
@@ -87,12 +85,6 @@ def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValu
 
 
 def table(summary: Mapping[str, Any]) -> Table:
-    """Scores by type of question in percent, each with its interval."""
-    counts = counted(summary)
+    """Scores by type of question."""
     caption = "95% intervals: bootstrap over questions. Recall: whether the text of a passage still holds what was said."
-    headings = [f"{name.replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items() if name != ALL]
-    title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
-    view = score_table(title, caption, [*headings, f"overall\n\n{counts[ALL]}"])
-    for metric in summary["scores"]:
-        view.add_row(metric, *score_cells(summary, metric, counts))
-    return view
+    return category_table(summary, caption, lambda name: name.replace("-", "-\n"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -24,30 +23,33 @@ from deltamem.errors import DeltaMemError, reason_of
 from deltamem.html import render_page, write_page
 from deltamem.llm import LLM
 from deltamem.prompts import Prompt
-from deltamem.runs import RecordFile, run_tasks, versions
+from deltamem.runs import RecordFile, atomic_writer, run_tasks
 from eval.answer import load_prompt
+from eval.benchmark import Results
 from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.fingerprint import Makings
+from eval.headline import warning_lines
 from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox
-from eval.momento.compared import SCORES, TRIALS_FILE, as_questions, interval_scores
 from eval.momento.database import open_database
 from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
 from eval.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, dialogue_sessions, summary_rows
-from eval.momento.scores import aggregate
+from eval.momento.summary import SCRIPTED, as_questions, run_report, trial_costs
 from eval.momento.tasks import Task, TaskSet, read_tasks
 from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
-from eval.records import Cost, IngestRecord, ingest_session
+from eval.records import IngestRecord, ingest_session
 from eval.runner import FAILED, MEMORY_FOLDER, REPORT_FILE
-from eval.summary import ALL, write_summary
-from eval.systems.base import Memory, StoreKey, System
+from eval.summary import ALL, build_summary, failure_lines, write_summary
+from eval.systems.base import Memory, SessionBuffer, StoreKey, System
+from eval.systems.baselines import Baseline
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_STOCK = Baseline(GIVEN_SUMMARIES, {"shown": "the summaries that come with the tasks"}, lambda key: SessionBuffer())
 PROMPTS: Mapping[str, tuple[str, ...]] = {
     "momento_agent": ("user_id", "date", "memory", "rounds"),
     "momento_user": ("date", "instruction", "images"),
@@ -200,51 +202,52 @@ class Run:
         if done == total or done % max(1, total // 20) == 0:
             self.console.print(f"trials {done:,}/{total:,}", markup=False, highlight=False)
 
-    def summary(self, seconds: float) -> dict[str, Any]:
-        """What the run came to so far."""
-        wanted = {
-            task.task_id: [self.trials.get(f"{task.task_id}/{n + 1}") for n in range(self.config.trials)]
-            for task in self.chosen
-        }
-        records = [record for of in wanted.values() for record in of if record is not None]
-        by_kind: dict[str, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
-        for record in records:
-            by_kind[record.kind or "all"][record.task].append(record)
-        done = {task: [one for one in of if one is not None] for task, of in wanted.items()}
-        failures = [f"trial {record.key}: {record.error}" for record in records if record.error is not None]
-        unjudged = [record.key for record in records if record.scores is not None and record.scores.judge_error is not None]
-        return {
-            "benchmark": "Momento",
-            "system": self.config.system,
-            "agent": self.config.answer.model or "scripted",
-            "user": (self.config.user.model if self.config.by_model else None) or "scripted",
-            "database": self.config.database.partition(":")[0],
-            "data": self.tasks.description() | {"chosen": len(self.chosen)},
-            "config": self.config.reported() | {"database": self.config.database.partition(":")[0]},
-            "prompts": {name: prompt.sha256 for name, prompt in self.prompts.items()},
-            "scores": _scores({task: of for task, of in done.items() if of}),
-            "by_kind": {kind: _scores(of) for kind, of in sorted(by_kind.items())},
-            "intervals": interval_scores(as_questions(records), resamples=self.config.resamples, seed=self.config.seed),
-            "violations": sum(record.violations for record in records),
-            "calls_of_tools": sum(len(record.actions) for record in records),
-            "repeated_calls": sum(record.repeated_calls for record in records),
-            "unfinished_conversations": sum(not record.finished for record in records if record.error is None),
-            "judged_by_words_after_a_failure": len(unjudged),
-            "cost": {
-                part: sum((getattr(record, f"{part}_cost") for record in records), Cost()).model_dump()
-                for part in ("agent", "recall", "user", "judge")
-            }
-            | {"ingest": sum((record.cost for record in self.sessions), Cost()).model_dump()},
-            "seconds_a_trial": round(sum(record.seconds for record in records) / len(records), 3) if records else None,
-            "seconds": round(seconds, 1),
-            "partial": len(records) < len(self.chosen) * self.config.trials,
-            "failures": {"count": len(failures) + len(self.tasks.problems), "first": [*self.tasks.problems, *failures][:5]},
-            "versions": versions(("sqlglot", "psycopg", "pgserver")),
-        }
+    def summary(self, makings: Makings, seconds: float, *, going_on: bool = False) -> dict[str, Any]:
+        """Write ``summary.json`` and ``questions.jsonl``, which `python -m eval compare` reads; returns the summary.
 
+        Args:
+            makings: What the records were made with.
+            seconds: Of this call.
+            going_on: Whether trials will follow, so that a run that is killed never looks finished.
+        """
+        config = self.config
+        records = self.records()
+        questions = as_questions(records)
+        agent = config.answer.model or SCRIPTED
+        report = run_report(
+            self.tasks,
+            records,
+            questions,
+            chosen=len(self.chosen),
+            published=None if config.data is not None else False,
+            agent=agent,
+            user=(config.user.model if config.by_model else None) or SCRIPTED,
+            config=config.model_dump(),
+        )
+        done = len(records) == len(self.chosen) * config.trials and not going_on
+        summary = build_summary(
+            config,
+            report,
+            Results(self.system or _STOCK, questions, list(self.sessions), (), {}),
+            usage=self.models.usage(),
+            probes=(),
+            prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
+            seconds={"run": seconds},
+            partial=None if done else {"done": len(questions), "questions": len(self.chosen)},
+            warnings=list(makings.warnings()),
+            fingerprint=makings.as_dict(),
+        )
+        summary["cost"] |= trial_costs(records)
+        summary["making"]["models"]["answer"] = agent
+        with atomic_writer(config.out / "questions.jsonl") as file:
+            file.writelines(f"{question.model_dump_json()}\n" for question in questions)
+        write_summary(config.out, summary)
+        return summary
 
-def _scores(records: Mapping[int, Sequence[TrialRecord]]) -> dict[str, Any]:
-    return aggregate({task: [record.scores for record in of] for task, of in records.items()})
+    def records(self) -> list[TrialRecord]:
+        """The trials that are done, of those that are asked for: the folder may hold others, of an earlier call."""
+        wanted = [f"{task.task_id}/{number + 1}" for task in self.chosen for number in range(self.config.trials)]
+        return [record for key in wanted if (record := self.trials.get(key)) is not None]
 
 
 def load_tasks(config: MomentoConfig) -> tuple[TaskSet, Catalogue]:
@@ -296,7 +299,7 @@ async def _evaluate(
         makings = Makings(config.out, run_config, mixed=config.mixed)
         files = stack.enter_context(ExitStack())
         sessions = files.enter_context(RecordFile(config.out / "sessions.jsonl", IngestRecord, lambda record: record.key))
-        trials = files.enter_context(RecordFile(config.out / TRIALS_FILE, TrialRecord, lambda record: record.key))
+        trials = files.enter_context(RecordFile(config.out / "trials.jsonl", TrialRecord, lambda record: record.key))
         worlds: asyncio.Queue[World] = asyncio.Queue()
         run = Run(
             *(
@@ -327,21 +330,15 @@ async def _evaluate(
                 worlds.put_nowait(World(database, catalogue))
         makings.write()  # not before, so that the command can be corrected
         if left:
-            write_summary(config.out, run.summary(0.0) | {"partial": True})  # a run that is killed never looks finished
+            run.summary(makings, 0.0, going_on=True)
             try:
                 await run.do()
             except* DeltaMemError as group:
                 first = next(_leaves(group))
                 raise first from group
-        summary = run.summary(time.perf_counter() - started) | {"fingerprint": makings.as_dict()}
-        summary["warnings"] = list(makings.warnings())
-        write_summary(config.out, summary)
-        write_page(config.out / REPORT_FILE, page(summary, [record for record in trials if record.task in _ids(chosen)]))
+        summary = run.summary(makings, time.perf_counter() - started)
+        write_page(config.out / REPORT_FILE, page(summary, run.records()))
     return summary
-
-
-def _ids(tasks: Sequence[Task]) -> set[int]:
-    return {task.task_id for task in tasks}
 
 
 def _leaves(group: BaseExceptionGroup[DeltaMemError]) -> Any:
@@ -367,41 +364,43 @@ def page(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> str:
     ordered = sorted(records, key=lambda record: (record.task, record.trial))
     template = Path(__file__).with_name("report.html.j2")
     return render_page(
-        template, summary=summary, records=ordered, shown=SCORES, bounds=partial(_bounds, summary), cost=cost_line(summary)
+        template,
+        summary=summary,
+        records=ordered,
+        percent=partial(_percent, summary),
+        cost=cost_line(summary),
+        warnings=warning_lines(summary),
     )
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """The result in a few lines."""
-    scores = summary["scores"]
+    scores, trials, data = summary["scores"], summary["trials"], summary["data"]
     said = []
-    for scope in ("all", "valid") if scores["failed"] else ("all",):
-        of = scores[scope]
-        if not of["tasks"]:
-            continue
-        ends = {name: f"{name}(valid)" if scope == "valid" else name for name in SCORES}
-        shown = ", ".join(f"{name} {100 * of[name]:.1f} {_bounds(summary, ends[name])}" for name in SCORES)
-        k_of = "; ".join(
-            f"{name.replace('k', str(k))} {100 * value:.1f}"
-            for name in ("pass@k", "pass^k")
-            for k, value in of[name].items()
-        )
-        said.append(f"{summary['system']}{' (valid)' if scope == 'valid' else ''}: {shown}; {k_of} (%)")
-    kinds = ", ".join(f"{kind} {100 * of['all']['passed']:.0f}" for kind, of in summary["by_kind"].items())
+    for scope in ("", "(valid)"):
+        if of_scope := [name for name in scores if name.endswith("(valid)") == bool(scope)]:
+            shown = ", ".join(f"{name} {_percent(summary, name)}" for name in of_scope)
+            said.append(f"{summary['system']}{scope}: {shown} (%)")
+    kinds = ", ".join(f"{kind} {100 * of['estimate']:.0f}" for kind, of in scores["passed"].items() if of and kind != ALL)
     said.append(f"passed by kind: {kinds}")
     said.append(
-        f"{scores['trials']} trials of {summary['data']['chosen']} tasks ({summary['data']['file']}), "
-        f"{scores['failed']} failed; "
-        f"{summary['calls_of_tools']:,} calls of tools, {summary['violations']:,} against a rule; {summary['seconds']:.0f} s"
+        f"{trials['done']} trials of {data['chosen']} tasks ({data['file']}), {trials['failed']} failed; "
+        f"{trials['calls_of_tools']:,} calls of tools, {trials['violations']:,} against a rule; "
+        f"{summary['seconds']['run']:.0f} s"
     )
-    said += [cost_line(summary)] if any(cost["calls"] for cost in summary["cost"].values()) else []
-    return [*said, *summary["warnings"]]
+    said += [costs] if (costs := cost_line(summary)) else []
+    return [*said, *warning_lines(summary)]
 
 
-def _bounds(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:
-    """The interval of a score, in percent."""
-    interval = summary["intervals"].get(metric, {}).get(kind)
-    return f"[{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]" if interval else ""
+def _percent(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:
+    """A score in percent with its interval; not if it is withheld."""
+    interval = summary["scores"][metric].get(kind)
+    if interval is None:
+        return ""
+    if metric in summary["withheld"]:
+        return "withheld"
+    estimate, low, high = (100 * interval[name] for name in ("estimate", "low", "high"))
+    return f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def cost_line(summary: Mapping[str, Any]) -> str:
@@ -410,7 +409,7 @@ def cost_line(summary: Mapping[str, Any]) -> str:
         f"{part}: {cost['calls']:,} calls ({cost['cached']:,} cached), "
         f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens, {cost['seconds']:,.0f} s"
         for part, cost in summary["cost"].items()
-        if cost["calls"]
+        if cost.get("calls")
     )
 
 
@@ -423,7 +422,7 @@ def main(config: MomentoConfig) -> int:
     if not summary["failures"]["count"]:
         return 0
     stderr = Console(stderr=True)
-    for line in [f"{summary['failures']['count']} failures; the first:", *summary["failures"]["first"]]:
+    for line in failure_lines(summary):
         stderr.print(line, markup=False, highlight=False, soft_wrap=True)
     return FAILED
 

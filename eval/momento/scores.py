@@ -182,37 +182,3 @@ def pass_at(k: int, passed: int, trials: int) -> float:
 def pass_all(k: int, passed: int, trials: int) -> float:
     """Pass^k: the chance that of k trials, drawn from all, every one passed."""
     return comb(passed, k) / comb(trials, k)
-
-
-def aggregate(trials: Mapping[int, Sequence[TrialScores | None]]) -> dict[str, Any]:
-    """The scores of a run, by task; None stands for a trial that failed.
-
-    ``all``: a trial that failed counts as nothing in every mean. ``valid``: only trials that did not fail, so that a broken
-    endpoint is told from a bad agent. Tasks weigh the same.
-    """
-    valid = {task: [one for one in of if one is not None] for task, of in trials.items()}
-    return {
-        "trials": sum(map(len, trials.values())),
-        "failed": sum(one is None for of in trials.values() for one in of),
-        "all": _means({task: list(of) for task, of in trials.items()}),
-        "valid": _means({task: list(of) for task, of in valid.items() if of}),
-    }
-
-
-def _means(trials: Mapping[int, Sequence[TrialScores | None]]) -> dict[str, Any]:
-    if not trials:
-        return {"tasks": 0}
-
-    def mean(name: str) -> float:
-        of_tasks = [sum(0.0 if one is None else float(getattr(one, name)) for one in of) / len(of) for of in trials.values()]
-        return round(sum(of_tasks) / len(of_tasks), 6)
-
-    counts = [(sum(one is not None and one.passed for one in of), len(of)) for of in trials.values()]
-    most = min(total for _, total in counts)
-    names = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
-    return {
-        "tasks": len(trials),
-        **{name: mean(name) for name in names},
-        "pass@k": {k: round(sum(pass_at(k, *one) for one in counts) / len(counts), 6) for k in range(1, most + 1)},
-        "pass^k": {k: round(sum(pass_all(k, *one) for one in counts) / len(counts), 6) for k in range(1, most + 1)},
-    }

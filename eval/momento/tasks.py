@@ -194,7 +194,7 @@ class TaskSet:
             "file": self.name,
             "sha256": self.sha256,
             "licence": self.licence,
-            "tasks": len(tasks),
+            "questions": len(tasks),
             "users": len({task.user_id for task in tasks}),
             "sessions": sum(len(task.sessions) for task in tasks),
             "messages": sum(len(session.messages) for task in tasks for session in task.sessions),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from eval.momento.scores import (
     Action,
     TrialScores,
-    aggregate,
     dag_recall,
     is_part,
     matches,
@@ -25,7 +24,9 @@ from eval.momento.scores import (
     sorted_nodes,
     tool_recall,
 )
+from eval.momento.summary import as_questions, run_scores
 from eval.momento.tasks import ExpectedInformation, Node
+from eval.momento.trial import TrialRecord
 from eval.momento.world import HASHES
 
 
@@ -166,11 +167,22 @@ def test_all_three_make_a_pass_and_the_judge_comes_before_the_words() -> None:
     assert scores(passed=True, judged=False).word_coverage == 1.0
 
 
+def trial(task: int, number: int, passed: bool | None) -> TrialRecord:
+    of = None if passed is None else scores(passed=passed)
+    return TrialRecord(task=task, trial=number, kind="k", scores=of, error=None if of else "broken", made="")
+
+
 def test_a_failure_is_not_a_zero() -> None:
-    made = aggregate({1: [scores(passed=True), None], 2: [scores(passed=False), scores(passed=True)]})
-    assert made["trials"] == 4 and made["failed"] == 1
-    assert made["all"]["passed"] == 0.5
-    assert made["valid"]["passed"] == 0.75
-    assert made["all"]["pass@k"] == {1: 0.5, 2: 1.0} and made["all"]["pass^k"] == {1: 0.5, 2: 0.0}
-    assert made["valid"]["pass@k"] == {1: 0.75}
-    assert aggregate({1: [None]})["valid"] == {"tasks": 0}
+    records = [trial(1, 1, True), trial(1, 2, None), trial(2, 1, False), trial(2, 2, True)]
+    made = {name: of["all"] for name, of in run_scores(as_questions(records), resamples=20, seed=0).items()}
+    estimates = {name: of["estimate"] for name, of in made.items() if name.startswith("pass")}
+    assert estimates == {
+        "passed": 0.5,
+        "passed(valid)": 0.75,
+        "pass@2": 1.0,
+        "pass^2": 0.0,
+        "pass@2(valid)": 1.0,  # of the one task with two trials
+        "pass^2(valid)": 0.0,
+    }
+    assert made["passed"]["failed"] == made["pass@2"]["failed"] == 1
+    assert "passed(valid)" not in run_scores(as_questions([trial(1, 1, None)]), resamples=20, seed=0)
