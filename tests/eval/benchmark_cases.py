@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import beam_cases
+import came_cases
 import halumem_cases
 import locomo_cases
 import longmemeval_cases
@@ -35,6 +36,7 @@ from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summary
 from eval.beam.__main__ import Beam
 from eval.benchmark import Benchmark
+from eval.came.__main__ import Came
 from eval.halumem.__main__ import Halumem
 from eval.locomo.__main__ import Locomo
 from eval.longmemeval.__main__ import LongMemEval
@@ -221,7 +223,20 @@ BEAM = Case(
     questions_of_store=1,
     session="1/2-1",
 )
-CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
+CAME = Case(
+    name="came",
+    kind=Came,
+    embedder=partial(locomo_cases.WordEmbedder, "juniper", "cedar", "lapuck", "dinner", "lunch", "price"),
+    write=came_cases.write_data,
+    script=came_cases.script,
+    is_answer=lambda body: not body["messages"][0]["content"].startswith("You grade"),
+    questions=7,
+    question="Dinner, booked?",
+    store=came_cases.TALK,
+    questions_of_store=1,
+    session=f"{came_cases.TRIP}/s1",
+)
+CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM, CAME)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
