@@ -176,9 +176,12 @@ def _remaining(world: World, place: Row, day: Any, at: Any, minutes: int, withou
     return max(int(place["capacity"] or 0) - int(taken), 0)
 
 
-def _check_room(world: World, place: Row, day: Any, at: Any, party: int, minutes: int, without: str | None = None) -> None:
+def _check_open(place: Row, day: Any, at: Any) -> None:
     if (reason := why_closed(place["opening_hours"], day, at)) is not None:
         raise PolicyViolationError(f"the restaurant is not open then: {reason}")
+
+
+def _check_room(world: World, place: Row, day: Any, at: Any, party: int, minutes: int, without: str | None = None) -> None:
     if party > _remaining(world, place, day, at, minutes, without):
         raise PolicyViolationError("the restaurant has no room for so many at this time")
 
@@ -221,8 +224,9 @@ def create_reservation(
     _existing(world, "users", user_id)
     place = _existing(world, "restaurants", restaurant_id)
     day, at = parsed_date(date), parsed_time(time)
-    _check_room(world, place, day, at, party_size, duration_minutes)
+    _check_open(place, day, at)
     tier = _tier(world, user_id)
+    _check_room(world, place, day, at, party_size, duration_minutes)
     if BENEFITS[tier]["priority_reservation"]:
         special_requests = _noted(special_requests, f"{tier} membership: priority reservation")
     return _made(
@@ -262,6 +266,7 @@ def update_reservation(
     party, minutes = party_size or row["party_size"], duration_minutes or row["duration_minutes"]
     if date or time or party_size or duration_minutes:
         place = _existing(world, "restaurants", row["restaurant_id"])
+        _check_open(place, day, at)
         _check_room(world, place, day, at, party, minutes, reservation_id)
     moved = {"date": day, "time": at, "party_size": party, "duration_minutes": minutes}
     request = row["special_requests"] if special_requests is None else special_requests
@@ -317,7 +322,7 @@ def search_restaurants(
         ("price_range_lower >= ?", min_price),
         ("price_range_upper <= ?", max_price),
     )
-    shown = "id name address city country cuisines price_range_lower price_range_upper amenities"
+    shown = "id name description address city country cuisines price_range_lower price_range_upper amenities"
     shown += " opening_hours capacity image_url"
     if latitude is None or longitude is None or radius_km is None:
         return [_pick(row, shown) for row in rows[:limit]]
@@ -336,13 +341,11 @@ def _kilometres(latitude: float, longitude: float, lat: float | None, lon: float
 
 def get_restaurant_details(world: World, restaurant_id: Uuid) -> Row:
     """All about a restaurant but its menu."""
-    row = _existing(world, "restaurants", restaurant_id)
-    del row["description"]
-    return row
+    return _existing(world, "restaurants", restaurant_id)
 
 
 def _dish(row: Row, ids: str = "id restaurant_id") -> Row:
-    return _pick(row, f"{ids} name categories cuisines") | {"price": _dollars(row["price"]), "image_url": row["image_url"]}
+    return _pick(row, f"{ids} name description categories cuisines image_url") | {"price": _dollars(row["price"])}
 
 
 def list_restaurant_menu(world: World, restaurant_id: Uuid) -> list[Row]:
@@ -418,10 +421,9 @@ def create_order(
     if not items:
         raise CallError("an order needs at least one item")
     dishes = [_ordered(world, item, restaurant_id) for item in items]
-    subtotal = sum(dish["price"] * dish["quantity"] for dish in dishes)
     tier = _tier(world, user_id)
     delivery = PROVIDERS[delivery_provider]["delivery_price"] if delivered and delivery_provider else None
-    total, discount = order_total(subtotal, tier, delivery)
+    total, discount = order_total([(dish["price"], dish["quantity"]) for dish in dishes], tier, delivery)
     if discount_pct := BENEFITS[tier]["order_discount_pct"]:
         special_instructions = _noted(special_instructions, f"{tier} membership discount: {discount_pct}% (-${discount})")
     if delivered and BENEFITS[tier]["free_delivery"]:

@@ -137,6 +137,8 @@ def test_results_match_as_a_part_in_the_direction_that_is_asked_for() -> None:
     assert not matches(expecting({"address": {"zip": "1"}}, False), done)
     assert matches(expecting({"name": "A", "address": {"zip": "1"}, "more": 1, "created_at": 2}, False), done)
     assert not matches(expecting({"name": "A"}, True), done.model_copy(update={"result": "Error: nobody"}))
+    assert not matches(expecting(None, False), done)  # where no result is expected the arguments decide
+    assert matches(expecting(None, False), done.model_copy(update={"arguments": {"user_id": "a"}}))
     assert is_part([1], [2, 1]) and not is_part([1, 3], [2, 1]) and not is_part({"a": 1}, [1])
 
 

@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,7 @@ def test_schemas_are_those_of_the_openai_protocol() -> None:
 
 TABLE = {"restaurant_id": PLACE["id"], "user_id": MARA, "date": "2026-05-21", "time": "19:00", "party_size": 2}
 RESERVE = TABLE | {"duration_minutes": 60}
+ASKED = {key: value for key, value in RESERVE.items() if key != "user_id"}
 ORDER: dict[str, Any] = {"user_id": MARA, "restaurant_id": PLACE["id"], "fulfillment": "pickup"}
 ORDER["items"] = [{"menu_item_id": DISHES[0]["id"]}]
 DELIVERY = ORDER | {"fulfillment": "delivery", "delivery_provider": "quickdish", "delivery_address": "1 Elm Road"}
@@ -136,6 +137,7 @@ POLICIES = [  # what keeps a rule, what breaks it
     ("how it is handed over", "create_order", ORDER, ORDER | {"fulfillment": "catapult"}),
     ("provider of a delivery", "create_order", DELIVERY, {**DELIVERY, "delivery_provider": None}),
     ("known provider", "create_order", DELIVERY, DELIVERY | {"delivery_provider": "pigeon"}),
+    ("provider by its id", "create_order", DELIVERY, DELIVERY | {"delivery_provider": "QuickDish"}),
     ("address of a delivery", "create_order", DELIVERY, {**DELIVERY, "delivery_address": None}),
     ("one restaurant", "create_order", ORDER, ORDER | {"items": [*ORDER["items"], {"menu_item_id": OTHER_DISH["id"]}]}),
     (
@@ -159,6 +161,8 @@ POLICIES = [  # what keeps a rule, what breaks it
     ),
     ("something to search for", "search_restaurants", {"city": "Lindau"}, {"limit": 3}),
     ("some dish to search for", "query_menu_items", {"name": "a"}, {"limit": 3}),
+    ("one's own to change", "update_reservation", SOON | {"party_size": 2}, SOON | {"party_size": 2, "user_id": OREN}),
+    ("at most 120 minutes to ask for", "check_restaurant_availability", ASKED, ASKED | {"duration_minutes": 121}),
     ("reading only", "execute_sql", {"query": "SELECT 1 AS one"}, {"query": "DELETE FROM orders"}),
 ]
 
@@ -175,28 +179,78 @@ def test_each_policy_has_a_case_on_either_side(
     assert not failed(done), done
 
 
+@pytest.fixture
+def added(world: World) -> Iterator[Callable[[str, dict[str, Any]], str]]:
+    """Adds a row to the catalogue for one test, and gives its id."""
+    made = []
+
+    def add(table: str, row: dict[str, Any]) -> str:
+        made.append((table, new_id(table, len(made))))
+        world.database.insert(table, [row | {"id": made[-1][1]}])
+        return made[-1][1]
+
+    yield add
+    for table, row_id in made:
+        world.all(f"DELETE FROM {table} WHERE id = ?", row_id)
+
+
 @pytest.mark.parametrize(
-    ("tier", "delivered", "total", "notes"),
+    ("tier", "delivered", "prices", "total", "notes"),
     [
-        ("basic", False, 20.0, ""),
-        ("silver", False, 19.0, "5%"),
-        ("gold", True, 19.99, "10%"),
-        ("platinum", True, 17.0, "free delivery"),
-        ("platinum", False, 17.0, "15%"),
+        ("basic", False, [10.0, 10.0], 20.0, ""),
+        ("silver", False, [10.0, 10.0], 19.0, "5%"),
+        ("gold", True, [10.0, 10.0], 19.99, "10%"),
+        ("platinum", True, [10.0, 10.0], 17.0, "free delivery"),
+        ("platinum", False, [10.0, 10.0], 17.0, "15%"),
+        # Half cents as binary floating point has them; schoolbook rounding gives 0.94, 1.12 and 1.42.
+        ("gold", False, [1.05], 0.95, "-$0.1)"),
+        ("gold", False, [1.25], 1.13, "-$0.12)"),
+        ("silver", False, [1.5], 1.43, "-$0.07)"),
+        ("gold", False, [8.95, 21.16, 5.27, 28.27], 57.29, "10%"),  # Python 3.12's sum makes 57.28 of it
     ],
 )
-def test_what_an_order_costs_by_tier(world: World, tier: str, delivered: bool, total: float, notes: str) -> None:
-    dish = DISHES[0] | {"id": new_id("dish for ten"), "price": 10.0}
-    if world.one("SELECT id FROM menu_items WHERE id = ?", dish["id"]) is None:
-        world.database.insert("menu_items", [dish])
-    seed = {"memberships": [membership_row("m", tier)]} if tier != "basic" else {}
-    world.reset(TODAY, seed)
-    asked = ORDER | {"items": [{"menu_item_id": dish["id"], "quantity": 2}]}
-    if delivered:
-        asked |= {"fulfillment": "delivery", "delivery_provider": "quickdish", "delivery_address": "here"}
+def test_what_an_order_costs_by_tier(
+    world: World,
+    added: Callable[[str, dict[str, Any]], str],
+    tier: str,
+    delivered: bool,
+    prices: list[float],
+    total: float,
+    notes: str,
+) -> None:
+    dishes = [added("menu_items", {**DISHES[0], "price": price}) for price in prices]
+    world.reset(TODAY, {"memberships": [membership_row("m", tier)]} if tier != "basic" else {})
+    asked = (DELIVERY if delivered else ORDER) | {"items": [{"menu_item_id": one} for one in dishes]}
     order = json.loads(call(world, "create_order", asked))
     assert float(order["total_price"]) == total
     assert notes in (order["special_instructions"] or "")
+
+
+@pytest.mark.parametrize(
+    ("hours", "taken"),
+    [
+        ("18:00-02:00", []),  # as in the benchmark hours past midnight are never open
+        ("11:00-14:00, 18:00-22:00", ["11:00", "13:59", "14:00", "18:00", "22:00"]),
+        ("Closed", []),
+        ("", []),
+        (None, []),
+        ("00:00-23:59", ["00:00", "01:30", "11:00", "13:59", "14:00", "16:00", "18:00", "22:00", "22:01", "23:59"]),
+    ],
+)
+def test_opening_hours(
+    world: World, added: Callable[[str, dict[str, Any]], str], hours: str | None, taken: list[str]
+) -> None:
+    place = added("restaurants", {**PLACE, "opening_hours": hours if hours is None else {"Thursday": hours}})
+    asked = ASKED | {"restaurant_id": place}
+    times = ["00:00", "01:30", "11:00", "13:59", "14:00", "16:00", "18:00", "22:00", "22:01", "23:59"]
+    world.reset(TODAY, {})
+    answers = {at: json.loads(call(world, "check_restaurant_availability", asked | {"time": at})) for at in times}
+    assert [at for at, answer in answers.items() if answer["available"]] == taken
+    friday = json.loads(call(world, "check_restaurant_availability", asked | {"date": "2026-05-22"}))
+    assert not friday["available"]
+    for at in times:
+        made = call(world, "create_reservation", asked | {"time": at, "party_size": 1, "user_id": MARA})
+        assert made.startswith(VIOLATION) is (at not in taken), made
 
 
 def test_priority_is_noted_from_gold_on(world: World) -> None:
@@ -217,6 +271,55 @@ def test_reservations_that_overlap_share_the_room(world: World) -> None:
     assert json.loads(call(world, "check_restaurant_availability", without))["available"]
 
 
+def test_the_last_seat_is_given_and_none_after_it(world: World) -> None:
+    half = PLACE["capacity"] // 2
+    others = [
+        reservation_row("before", user=OREN, party_size=half, date="2026-05-21", time="18:00", duration_minutes=90),
+        reservation_row("after", user=OREN, party_size=2, date="2026-05-21", time="19:45", duration_minutes=30),
+        reservation_row("gone", "cancelled", user=OREN, party_size=half, date="2026-05-21", time="19:00"),
+        reservation_row("elsewhere", user=OREN, party_size=half, date="2026-05-22", time="19:00"),
+    ]
+    world.reset(TODAY, {"reservations": others})
+    left = PLACE["capacity"] - half - 2
+    assert json.loads(call(world, "check_restaurant_availability", ASKED))["remaining_capacity"] == left
+    assert call(world, "create_reservation", RESERVE | {"party_size": left + 1}).startswith(VIOLATION)
+    mine = json.loads(call(world, "create_reservation", RESERVE | {"party_size": left}))
+    assert call(world, "create_reservation", RESERVE | {"party_size": 1}).startswith(VIOLATION)
+    own = {"reservation_id": mine["id"], "user_id": MARA}
+    assert not failed(call(world, "update_reservation", own | {"time": "19:15"}))  # its own seats do not count against it
+    assert call(world, "update_reservation", own | {"party_size": left + 1}).startswith(VIOLATION)
+    assert not failed(call(world, "create_reservation", RESERVE | {"time": "20:15", "party_size": left}))
+
+
+def test_nothing_is_cancelled_twice(world: World) -> None:
+    for tool, own in (("cancel_reservation", SOON), ("cancel_order", MADE), ("cancel_membership", {"user_id": MARA})):
+        assert not failed(call(world, tool, own))
+        before = world.hashes(MARA)
+        assert call(world, tool, own).startswith(VIOLATION)
+        assert world.hashes(MARA) == before
+
+
+def test_rows_of_other_users_are_not_there(world: World) -> None:
+    his = {"reservation_id": new_id("reservation", "his")}, {"order_id": new_id("order", "his")}
+    for tool, named in zip(("get_reservation_details", "get_order_details"), his, strict=True):
+        assert call(world, tool, named | {"user_id": MARA}).startswith(ERROR)
+        assert not failed(call(world, tool, named | {"user_id": OREN}))
+    for tool, kind in (("list_user_reservations", "reservation"), ("list_user_orders", "order")):
+        assert new_id(kind, "his") not in call(world, tool, {"user_id": MARA})
+
+
+def test_what_is_described_is_shown_with_its_description(world: World) -> None:
+    place, dish = {"restaurant_id": PLACE["id"]}, {"menu_item_id": DISHES[0]["id"]}
+    assert json.loads(call(world, "get_restaurant_details", place))["description"] == PLACE["description"]
+    assert json.loads(call(world, "get_menu_item_details", dish))["description"] == DISHES[0]["description"]
+    for tool, asked in (
+        ("search_restaurants", {"restaurant_ids": [PLACE["id"]]}),
+        ("list_restaurant_menu", place),
+        ("query_menu_items", {"name": DISHES[0]["name"]}),
+    ):
+        assert all(row["description"] for row in json.loads(call(world, tool, asked))), tool
+
+
 def test_a_membership_ends_by_the_date_of_the_trial(world: World) -> None:
     over = {"memberships": [membership_row("m", "gold", end_date="2026-05-17")]}
     for today, tier in ((date(2026, 5, 17), "gold"), (date(2026, 5, 18), "basic")):
@@ -224,8 +327,31 @@ def test_a_membership_ends_by_the_date_of_the_trial(world: World) -> None:
         assert json.loads(call(world, "get_membership_status", {"user_id": MARA}))["tier"] == tier
     # That it is over stays noted although the call is refused.
     world.reset(date(2026, 5, 18), over)
-    assert call(world, "cancel_membership", {"user_id": MARA}).startswith(VIOLATION)
-    assert world.state(MARA)["memberships"][0]["status"] == "expired"
+    for refused in (
+        call(world, "cancel_membership", {"user_id": MARA}),
+        call(reset_to(world, over), "create_reservation", RESERVE | {"party_size": PLACE["capacity"] + 1}),
+    ):
+        assert refused.startswith(VIOLATION)
+        assert world.state(MARA)["memberships"][0]["status"] == "expired"
+
+
+def reset_to(world: World, seed: dict[str, Any]) -> World:
+    world.reset(TODAY, seed)
+    return world
+
+
+def test_a_membership_counts_before_it_begins(world: World) -> None:
+    """As in the benchmark, which looks at the end only: also a second one is refused."""
+    world.reset(TODAY, {"memberships": [membership_row("m", "silver", start_date="2027-01-01", end_date="2027-12-31")]})
+    assert json.loads(call(world, "get_membership_status", {"user_id": MARA}))["tier"] == "silver"
+    assert "5%" in json.loads(call(world, "create_order", ORDER))["special_instructions"]
+    again = {"user_id": MARA, "tier": "gold", "start_date": "2026-05-18", "end_date": "2026-06-18"}
+    assert call(world, "apply_membership", again).startswith(VIOLATION)
+    # One that ends before it begins is over at once.
+    world.reset(TODAY, {})
+    assert not failed(call(world, "apply_membership", again | {"end_date": "2026-05-17"}))
+    assert json.loads(call(world, "get_membership_status", {"user_id": MARA}))["tier"] == "basic"
+    assert not failed(call(world, "apply_membership", again))
 
 
 def test_everything_takes_place_on_the_date_of_the_trial(world: World) -> None:
@@ -252,11 +378,19 @@ def test_what_was_wrong_changes_nothing(world: World) -> None:
         ORDER | {"items": [*ORDER["items"], {"menu_item_id": new_id("none")}]},
         ORDER | {"items": "one curry"},
         ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 10**12}]},
+        ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 0}]},
+        ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 2**31 - 1}]},
+        ORDER | {"items": []},
         ORDER | {"special_instructions": "a\0b"},
         ORDER | {"special_instructions": "\ud800"},
         {},
     ):
         assert call(world, "create_order", arguments).startswith(ERROR)
+    for day in ("2026-02-30", "2026-13-01", "0000-01-01", "", "18.05.2026", "2026-05-21T19:00"):
+        assert call(world, "create_reservation", RESERVE | {"date": day}).startswith(ERROR), day
+        assert call(world, "renew_membership", {"user_id": MARA, "new_end_date": day}).startswith(ERROR), day
+    for at in ("24:00", "19:00:00", "7pm", "", "25:10", "-1:00"):
+        assert call(world, "create_reservation", RESERVE | {"time": at}).startswith(ERROR), at
     assert call(world, "burn_restaurant", {}).startswith(ERROR)
     assert world.hashes(MARA) == before
 
