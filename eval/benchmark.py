@@ -170,6 +170,10 @@ class Benchmark(ABC, Generic[Config]):
         """The intents of turns and questions by store, for ``system=stitch labeller=oracle``; None if nothing tells them."""
         return None
 
+    def vocabulary(self) -> Collection[str]:
+        """Names of the setting, such as those of shops, which are data of no user; for systems that keep none of those."""
+        return ()
+
     def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:
         """Keys of all questions in the order of the summary."""
         return [record.key for timeline in timelines for step in timeline.steps for record in step.questions]

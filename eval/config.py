@@ -11,11 +11,13 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
+from deltamem.episodic.reading import PROMPTS as EPISODIC_PROMPTS
 from deltamem.errors import DeltaMemError
 from deltamem.intent.labeller import Part
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
+from deltamem.prompts import load_prompt
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
 
@@ -225,6 +227,8 @@ class BenchmarkConfig(StrictModel):
         plain = self.model_dump(mode="json", include=decisive)
         if self.system == "stitch":
             plain |= {"labeller": self.labelled_by, "without": sorted(self.without)}
+        if self.system == "episodic":
+            plain |= {"episodic_prompts": {name: load_prompt(name).sha256 for name in EPISODIC_PROMPTS}}
         return plain | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window"),

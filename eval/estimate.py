@@ -16,6 +16,9 @@ from typing import Any
 
 from rich.table import Table
 
+from deltamem.episodic import EpisodicSettings
+from deltamem.episodic.reading import PROMPTS as EPISODIC_PROMPTS
+from deltamem.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
 from eval.benchmark import Benchmark, Step, Timeline
@@ -31,6 +34,10 @@ ASSUMED: Mapping[str, float] = {
     "deltamem_calls": 3,  # Of a session: two searches and the operations
     "deltamem_written": 250,  # Tokens a call, the thinking of a turn included
     "deltamem_results": 400,  # Tokens that a search brings into the next call
+    "episodic_episodes": 1.5,  # Of a session
+    "episodic_note": 150,  # Tokens that are written of a turn
+    "episodic_written": 250,  # Tokens of a summary, and of the lessons of an episode
+    "episodic_shown": 1_200,  # Tokens of earlier episodes and lessons that are shown for those
     "mem0_prompt": 11_400,  # Tokens of mem0 2.2.1's own prompt, measured
     "langmem_prompt": 2_500,  # Tokens of LangMem 0.0.30's prompt and tools, measured
     "peer_written": 80,  # Tokens that a peer's model writes for a group of messages
@@ -125,6 +132,8 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                     later = calls * (calls - 1) / 2 * (ASSUMED["deltamem_written"] + ASSUMED["deltamem_results"])
                     read = calls * (system_prompt + said) + later
                     result.ingest.add(calls, read, ASSUMED["deltamem_written"])
+                case "episodic":
+                    _episodic(result, session, said)
                 case "mem0" | "langmem":
                     groups = len(message_groups(session.turns, store.batch_turns))
                     read = said + groups * ASSUMED[f"{config.system}_prompt"]
@@ -141,6 +150,19 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                 result.texts += len(session.turns)
             elif config.system == "copy_all":
                 result.texts += ceil(ASSUMED["sentences_a_turn"] * len(session.turns) / 2)  # every other turn is the user's
+
+
+def _episodic(result: Estimate, session: DialogueSession, said: int) -> None:
+    """Notes on some turns at a time; for each episode a summary of its notes, and lessons of both."""
+    prompts = {name: estimate_tokens(load_prompt(name).text) for name in EPISODIC_PROMPTS}
+    turns = max(1, sum(turn.role == "user" for turn in session.turns))
+    batches, episodes = ceil(turns / EpisodicSettings().batch), min(ASSUMED["episodic_episodes"], turns)
+    notes = turns * ASSUMED["episodic_note"]
+    written = ASSUMED["episodic_written"]
+    result.ingest.add(batches, batches * prompts[TURNS_PROMPT] + said, notes / batches)
+    result.ingest.add(episodes, episodes * prompts[SUMMARY_PROMPT] + notes, written)
+    shown = prompts[REFLECTIONS_PROMPT] + written + ASSUMED["episodic_shown"]
+    result.ingest.add(episodes, episodes * shown + notes, written)
 
 
 def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:

@@ -30,6 +30,7 @@ from eval.records import AnswerRecord, PointRecord, QuestionRecord
 
 _PACKAGES = {
     "deltamem": ("chromadb",),
+    "episodic": ("chromadb",),
     "mem0": ("mem0ai", "qdrant-client", "fastembed", "spacy"),
     "langmem": ("langmem", "langgraph", "langchain-core", "langchain-openai"),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.embedding import Embedder, LazyEmbedder
+from deltamem.episodic import EpisodicSettings
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.intent.embedding_labeller import EmbeddingLabeller
 from deltamem.intent.labeller import IntentLabeller, OracleLabeller
@@ -26,6 +27,7 @@ from eval.judge import LLMJudge
 from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence, closed_book, copy_all, full_context, naive_rag, oracle
 from eval.systems.deltamem import DeltaMemSystem
+from eval.systems.episodic import EpisodicSystem
 from eval.systems.stitch import StitchSystem
 
 PARTS = ("manager", "answer", "judge")
@@ -168,10 +170,10 @@ async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | Non
     return window
 
 
-SYSTEMS = ("deltamem", "stitch", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")
+SYSTEMS = ("deltamem", "episodic", "stitch", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")
 """All systems by name."""
 
-WITH_MODEL = ("deltamem", "mem0", "langmem")
+WITH_MODEL = ("deltamem", "episodic", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""
 
 
@@ -207,11 +209,13 @@ def make_system(
     *,
     evidence: Evidence | None = None,
     intents: Mapping[str, OracleIntents] | None = None,
+    vocabulary: Collection[str] = (),
 ) -> System:
     """The system that the configuration names; what it needs is opened with its stores.
 
     Systems that keep their memories on disk put them in the `folder`; the `evidence` is the gold evidence, for ``oracle``,
-    and the `intents` are those of the benchmark, for ``stitch`` with ``labeller=oracle``.
+    and the `intents` are those of the benchmark, for ``stitch`` with ``labeller=oracle``. The `vocabulary` has names that
+    are data of no user, for ``episodic``, which keeps no others.
 
     Raises:
         DeltaMemError: If the system is unknown, or what it needs is missing.
@@ -255,6 +259,9 @@ def make_system(
         thinking=settings.episode.thinking,
         extra_body=manager.extra_body,
     )
+    if config.system == "episodic":
+        episodic = EpisodicSettings(attempts=config.attempts, vocabulary=tuple(dict.fromkeys(vocabulary)))
+        return EpisodicSystem(policy, embedder, folder, settings=episodic)
     return DeltaMemSystem(policy, embedder, folder, settings=settings, connect=lambda: connect(policy, manager))
 
 

@@ -170,9 +170,8 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     evidence = benchmark.evidence() if config.system == "oracle" else None
     intents = benchmark.intents() if config.system == "stitch" and config.labelled_by == "oracle" else None
     async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
-        system = parts.system or make_system(
-            config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence, intents=intents
-        )
+        named: dict[str, Any] = {"evidence": evidence, "intents": intents, "vocabulary": benchmark.vocabulary()}
+        system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = _make_judges(benchmark, prompts, parts, models)
         makings = Makings(config.out, run_config, mixed=config.mixed)

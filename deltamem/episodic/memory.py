@@ -103,10 +103,8 @@ class Recalled:
     @property
     def text(self) -> str:
         """For a prompt: the lessons, then how similar episodes went. Empty if there is nothing."""
-        lines = [f"- {one.title} ({one.confidence:.1f}): {one.use_cases} {one.hints}" for one, _ in self.reflections]
-        for one, _ in self.episodes:
-            lines.append(f"- {'Worked' if one.achieved else 'Failed'} before: {one.intent} {one.reflection}")
-        return "\n".join(lines)
+        lines = [one.line for one, _ in self.reflections] + [one.line for one, _ in self.episodes]
+        return "\n".join(f"- {line}" for line in lines)
 
 
 @dataclass(slots=True)

@@ -156,6 +156,11 @@ class EpisodeSummary:
         """What is kept of it; a task is compared with situation and intent."""
         return _memory(memory_id, f"{self.intent} {self.situation}", trajectory, Kind.EPISODE, self)
 
+    @property
+    def line(self) -> str:
+        """How it went, as an agent is shown it before a similar task."""
+        return f"{'Worked' if self.achieved else 'Failed'} before: {self.intent} {self.reflection}"
+
     @classmethod
     def of(cls, memory: Memory) -> EpisodeSummary:
         """What a memory holds."""
@@ -178,6 +183,11 @@ class Reflection:
     def text(self) -> str:
         """As one text, which is what tasks are compared with."""
         return f"{self.title}. {self.use_cases} {self.hints}"
+
+    @property
+    def line(self) -> str:
+        """As an agent is shown it before a task."""
+        return f"{self.title} ({self.confidence:.1f}): {self.use_cases} {self.hints}"
 
     def memory(self, memory_id: str, trajectory: AgentTrajectory) -> Memory:
         """What is kept of it."""
@@ -216,6 +226,15 @@ def kind_of(memory: Memory) -> Kind | None:
     """What a memory of an agent is; None if something else wrote it."""
     value = memory.metadata.get("kind")
     return Kind(value) if isinstance(value, str) and value in set(Kind) else None
+
+
+_STAGE = re.compile(r"#(?:turns|episode|reflections)-\d+$")
+
+
+def split_stage(session_id: str) -> tuple[str, str]:
+    """The trajectory and the stage that an entry of the journal is about; the last entry of a trajectory has no stage."""
+    match = _STAGE.search(session_id)
+    return (session_id, "") if match is None else (session_id[: match.start()], match[0])
 
 
 def _storable(text: str) -> str:
@@ -276,7 +295,7 @@ def _time(value: object) -> datetime:
 def _trajectory_id(value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise ValueError("an id is a text that can be printed")
-    if re.search(r"#(?:turns|episode|reflections)-\d+$", value):
+    if _STAGE.search(value):
         raise ValueError("an id must not end like that of a stage, such as #turns-1")
     return value
 

@@ -6,7 +6,7 @@ Exit code 0; 1 if something broke (it is counted, the rest is kept); 2 for bad i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,10 @@ class Came(Benchmark[CameConfig]):
     def intents(self) -> Mapping[str, OracleIntents]:
         """From the symbolic log."""
         return self.data.intents()
+
+    def vocabulary(self) -> Collection[str]:
+        """The names of all worlds."""
+        return [entity.name for world in self.data.worlds.values() for entity in world.entities]
 
     def finder(self, question: QuestionRecord) -> EvidenceFinder:
         """Of the trajectory."""

@@ -295,7 +295,8 @@ async def _evaluate(
         evidence = {f"task-{task.task_id}": {task.opening: task.evidence} for task in chosen}
         system = None
         if config.system != GIVEN_SUMMARIES:
-            system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
+            named: dict[str, Any] = {"evidence": evidence, "vocabulary": catalogue.vocabulary}
+            system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
         makings = Makings(config.out, run_config, mixed=config.mixed)
         files = stack.enter_context(ExitStack())
         sessions = files.enter_context(RecordFile(config.out / "sessions.jsonl", IngestRecord, lambda record: record.key))

@@ -50,6 +50,12 @@ class Catalogue:
     restaurants: Rows
     menu_items: Rows
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """Names of restaurants and dishes, and of where they are: those of no user."""
+        places = [str(row[key]) for key in ("name", "city", "country") for row in self.restaurants if row.get(key)]
+        return [*dict.fromkeys([*places, *(str(row["name"]) for row in self.menu_items)])]
+
 
 class World:
     """The service on a database, with the catalogue that it was made with."""

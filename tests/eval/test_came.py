@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from locomo_cases import WordEmbedder
 from rich.console import Console
+from scripted_server import Reply, completion, is_check, serve
 
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
@@ -47,6 +48,17 @@ def summary_of(data: Path, out: Path, *overrides: str) -> dict[str, Any]:
 
 def overall(summary: dict[str, Any], metric: str) -> float:
     return summary["scores"][metric]["all"]["estimate"]
+
+
+def test_a_system_that_keeps_no_data_of_users_may_keep_the_names_of_the_worlds(data: Path, tmp_path: Path) -> None:
+    def reviewer(body: dict[str, Any]) -> Reply:
+        return completion("Hello." if is_check(body) else "Nothing that can be read.")
+
+    with serve(reviewer) as server:
+        model = [f"base_url={server.url}", "manager.model=tiny", "attempts=1"]
+        summary = summary_of(data, tmp_path, "system=episodic", *model)
+    names = {entity.name for world in read_data(config(data, tmp_path)).worlds.values() for entity in world.entities}
+    assert summary["system_facts"]["vocabulary"] == len(names) > 0 and summary["failures"]["count"] == 0
 
 
 @pytest.mark.parametrize("size", ["S", "M", "L"])

@@ -94,10 +94,13 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     def foreseen(system: str, *overrides: str) -> Estimate:
         return estimate(LOCOMO.kind, LOCOMO.configured(tmp_path, f"system={system}", *overrides))
 
-    deltamem, mem0, rag, copier = map(foreseen, ("deltamem", "mem0", "naive_rag", "copy_all"))
-    assert deltamem.sessions == mem0.sessions == copier.sessions == 2 * rag.sessions, "two stores a conversation"
+    deltamem, episodic, mem0, rag, copier = map(foreseen, ("deltamem", "episodic", "mem0", "naive_rag", "copy_all"))
+    assert deltamem.sessions == episodic.sessions == mem0.sessions == copier.sessions == 2 * rag.sessions, (
+        "two stores a conversation"
+    )
     assert copier.ingest.calls == 0 and copier.texts > 0
     assert deltamem.ingest.calls == ASSUMED["deltamem_calls"] * deltamem.sessions
+    assert episodic.ingest.calls >= 3 * episodic.sessions, "notes, a summary, and lessons at least"
     assert mem0.ingest.read > ASSUMED["mem0_prompt"] * mem0.ingest.calls > 0
     assert rag.ingest.calls == rag.answer.calls == 0 and rag.texts > 0
     models = ["base_url=http://localhost:1/v1", "answer.model=m"]

@@ -26,8 +26,10 @@ QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)
 EVIDENCE = {ANA.id: {QUESTION: ["D2:2", "D1:1"]}, OTHER.id: {QUESTION: ["D9:1"]}}
 PEERS = ("mem0", "langmem")
-LASTING = ("deltamem", "stitch", "mem0")
+LASTING = ("deltamem", "episodic", "stitch", "mem0")
 """Systems that keep their memories on disk."""
+NAMES = ("Boston", "Denver", "Xanthippe", "Xanten")
+"""What a benchmark says is no data of a user."""
 
 
 @dataclass
@@ -76,7 +78,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         @asynccontextmanager
         async def opened() -> AsyncIterator[System]:
             async with open_models(config) as models:
-                yield make_system(config, tmp_path / "memory", WordEmbedder(), models, evidence=EVIDENCE)
+                named: dict[str, Any] = {"evidence": EVIDENCE, "vocabulary": NAMES}
+                yield make_system(config, tmp_path / "memory", WordEmbedder(), models, **named)
 
         made = Bench(name, opened, server)
         yield made

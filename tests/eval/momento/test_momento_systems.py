@@ -10,16 +10,26 @@ import ast
 import importlib.util
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Iterable
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from episode_texts import WordEmbedder, add, none, outputs, search, update
+from episodic_cases import reflection, reflections, turn_block
 from rich.console import Console
 from scripted_server import Reply, completion, is_check, serve
 
 from deltamem.config import CONFIGS, composed, validated
+from deltamem.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
+from deltamem.prompts import load_prompt
 from eval import fingerprint
 from eval.momento import __main__ as command
 from eval.momento.__main__ import MomentoConfig, evaluate
@@ -51,6 +61,10 @@ OF_OTHERS = (
 """What is not about the user, and would mislead an agent that does not read closely."""
 
 
+DATE, AS_SAID, WORDS = r"\d{4}-\d\d-\d\d", "%Y-%m-%d", "%d %B %Y"
+"""How dates are found in what users say, and two ways for lessons to give them."""
+
+
 def facts(said: str) -> dict[tuple[str, ...], str]:
     """Memories by what they are about."""
     found = {}
@@ -73,11 +87,13 @@ def about(memory: str) -> tuple[str, ...]:
     return (memory,)
 
 
-def memory_model(body: dict[str, Any]) -> Reply:
-    """Answers DeltaMem, mem0 and LangMem, each in the way in which it asks."""
+def memory_model(body: dict[str, Any], dates: str = WORDS) -> Reply:
+    """Answers DeltaMem, episodic memory, mem0 and LangMem, each in the way in which it asks."""
     if is_check(body):
         return completion("Hello.")
     messages = body["messages"]
+    if reviewed := reviewer(*(str(message["content"]) for message in messages), dates=dates):
+        return completion(reviewed)
     shown = str(messages[-1]["content"] if len(messages) == 1 else messages[1]["content"])
     tools = [tool["function"]["name"] for tool in body.get("tools", ())]
     if "search_memory" in tools:  # LangMem's queries
@@ -123,6 +139,38 @@ def langmem(system: str, new: dict[tuple[str, ...], str]) -> Reply:
     return calls(*made) if made else completion("Nothing.")
 
 
+def reviewer(prompt: str, *shown: str, dates: str) -> str | None:
+    """Answers the stages of episodic memory; None for other prompts. What one stage does not note no later one can know."""
+    asked = "".join(shown)
+    if prompt == load_prompt(TURNS_PROMPT).text:
+        said = re.findall(r"<turn_(\d+)>\nuser: (.*)\n", asked.partition("<turns>")[2])
+        notes = [turn_block(int(number), ended=False, note=_notes(facts(text).values(), dates)) for number, text in said]
+        return f"<summary>{''.join(notes)}</summary>"
+    new = dict.fromkeys(re.findall(r"Noted: ([^.]+\.)", asked.partition("<similar_episodes>")[0]))
+    if prompt == load_prompt(SUMMARY_PROMPT).text:
+        fields = (_notes(new, dates) or "Small talk.", "Talk.", "Yes", "It was said.", "Listen.")
+        names = ("situation", "intent", "assessment", "justification", "reflection")
+        parts = (f"<{name}>{text}</{name}>" for name, text in zip(names, fields, strict=True))
+        return f"<summary>{''.join(parts)}</summary>"
+    if prompt != load_prompt(REFLECTIONS_PROMPT).text:
+        return None
+    kept = {title: name for name, title in re.findall(r"^id: (m\d+)\ntitle: (.*)$", asked, re.MULTILINE)}
+    lessons = []
+    for text in new:
+        topic, *subject = about(text)
+        title = " ".join([topic.removesuffix("."), *subject])
+        known = kept.get(title)
+        lessons.append(reflection("update" if known else "add", known, title, "When it is asked for.", text))
+    return reflections(*lessons)
+
+
+def _notes(texts: Iterable[str], dates: str) -> str:
+    def written(match: re.Match[str]) -> str:
+        return f"{date.fromisoformat(match[0]):{dates}}"
+
+    return "".join(f" Noted: {re.sub(DATE, written, text)}" for text in texts)
+
+
 def calls(*made: tuple[str, dict[str, Any]]) -> Reply:
     """An answer that calls tools."""
     parts = [
@@ -140,7 +188,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _param(name: str) -> Any:
-    missing = name != "deltamem" and importlib.util.find_spec(name) is None
+    missing = name in ("mem0", "langmem") and importlib.util.find_spec(name) is None
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.skipif(missing, reason=f"{name} is not installed")])
 
 
@@ -149,7 +197,7 @@ def run(out: Path, url: str, *overrides: str) -> dict[str, Any]:
     return evaluate(validated(composed("momento", named, CONFIGS), MomentoConfig), Console(quiet=True))
 
 
-@pytest.mark.parametrize("system", [_param("deltamem"), _param("mem0"), _param("langmem")])
+@pytest.mark.parametrize("system", [_param("deltamem"), _param("episodic"), _param("mem0"), _param("langmem")])
 def test_a_system_that_rewrites_serves_the_agent(tmp_path: Path, system: str) -> None:
     with serve(memory_model) as server:
         summary = run(tmp_path, server.url, f"system={system}", "k=20")
@@ -173,6 +221,42 @@ def test_a_system_that_rewrites_serves_the_agent(tmp_path: Path, system: str) ->
             if topic != "usual":
                 assert recalled[kind].count(stale_and_new) == 1
     assert "The user's" in " ".join(recalled.values()) and "My usual" not in " ".join(recalled.values())
+
+
+@pytest.mark.slow
+def test_what_users_say_of_themselves_is_not_kept_by_episodic_memory(tmp_path: Path) -> None:
+    """Of all that has to be remembered here its rule knows a date as data of the user, if it is written as they wrote it."""
+    with serve(partial(memory_model, dates=AS_SAID)) as server:
+        run(tmp_path, server.url, "system=episodic", "k=20")
+    trials = [TrialRecord.model_validate_json(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    passed = {trial.kind: trial.scores and trial.scores.passed for trial in trials}
+    assert passed == dict.fromkeys(KINDS, True) | {"tier": False}
+    recalled = next("\n".join(trial.turns[0].recalled.texts) for trial in trials if trial.kind == "tier")
+    assert "membership that ends on [user data]." in recalled
+
+
+@pytest.mark.slow
+def test_episodic_memory_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
+    """Three sessions of nine calls are under way at once; only what was on its way at a kill is asked again."""
+    with serve(memory_model) as server:
+        named = ["system=episodic", "limit=3", "trials=1", "k=20", f"out={tmp_path}", "cache=null"]
+        arguments = [sys.executable, "-m", "eval.momento", *named, f"base_url={server.url}", "manager.model=tiny"]
+        for asked in (20, 50):
+            running = subprocess.Popen(arguments, cwd=CONFIGS.parent, stdout=subprocess.DEVNULL)
+            while running.poll() is None and len(server.requests) < asked:
+                time.sleep(0.005)
+            running.send_signal(signal.SIGKILL)
+            assert running.wait() == -signal.SIGKILL
+        assert json.loads((tmp_path / "summary.json").read_bytes())["partial"] is True
+        done = subprocess.run(arguments, cwd=CONFIGS.parent, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        calls = [json.dumps(body["messages"]) for body in server.requests if not is_check(body)]
+    assert len(calls) - len(set(calls)) <= 2 * 3
+    summary = json.loads((tmp_path / "summary.json").read_bytes())
+    assert summary["scores"]["all"]["passed"] == 1.0 and not summary["partial"]
+    sessions = [IngestRecord.model_validate_json(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()]
+    assert len({session.key for session in sessions}) == len(sessions) == 27
+    assert {session.outcome for session in sessions} == {"applied"} and not any(session.late for session in sessions)
 
 
 @pytest.mark.slow
