@@ -147,7 +147,7 @@ class Run:
             if self.system is None:
                 rows = await asyncio.to_thread(summary_rows, task, self.embedder)
             else:
-                key = StoreKey(f"task-{task.task_id}", task.user_id, batch_turns=2)
+                key = StoreKey(_store_id(task), task.user_id, batch_turns=2)
                 memory = await stack.enter_async_context(self.system.open(key))
                 sessions = dialogue_sessions(task)
                 for number in range(len(sessions)):
@@ -224,11 +224,13 @@ class Run:
             user=(config.user.model if config.by_model else None) or SCRIPTED,
             config=config.model_dump(),
         )
+        stores = {_store_id(task) for task in self.chosen}
+        sessions = [record for record in self.sessions if record.store in stores]
         done = len(records) == len(self.chosen) * config.trials and not going_on
         summary = build_summary(
             config,
             report,
-            Results(self.system or _STOCK, questions, list(self.sessions), (), {}),
+            Results(self.system or _STOCK, questions, sessions, (), {}),
             usage=self.models.usage(),
             probes=(),
             prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
@@ -248,6 +250,10 @@ class Run:
         """The trials that are done, of those that are asked for: the folder may hold others, of an earlier call."""
         wanted = [f"{task.task_id}/{number + 1}" for task in self.chosen for number in range(self.config.trials)]
         return [record for key in wanted if (record := self.trials.get(key)) is not None]
+
+
+def _store_id(task: Task) -> str:
+    return f"task-{task.task_id}"
 
 
 def load_tasks(config: MomentoConfig) -> tuple[TaskSet, Catalogue]:
@@ -292,7 +298,7 @@ async def _evaluate(
         if config.by_model:
             user_llm = config.user.client("user", models.cache)
             stack.push_async_callback(user_llm.close)
-        evidence = {f"task-{task.task_id}": {task.opening: task.evidence} for task in chosen}
+        evidence = {_store_id(task): {task.opening: task.evidence} for task in chosen}
         system = None
         if config.system != GIVEN_SUMMARIES:
             named: dict[str, Any] = {"evidence": evidence, "vocabulary": catalogue.vocabulary}

@@ -141,6 +141,19 @@ def test_intervals_are_over_tasks_and_runs_can_be_compared(tmp_path: Path) -> No
     assert second.summary.score("state", "usual") is not None
 
 
+def test_a_narrow_run_and_then_the_rest(tmp_path: Path) -> None:
+    def run(*overrides: str) -> dict[str, Any]:
+        summary = evaluate(configured(tmp_path, "system=naive_rag", *overrides), QUIET)
+        return {
+            name: summary[name] for name in ("questions", "trials", "sessions", "scores", "headline", "data", "warnings")
+        }
+
+    narrow = run("limit=2", "trials=1")
+    whole = run("limit=4", "trials=2")
+    assert whole["trials"]["done"] == 8 and whole["sessions"]["total"] == 2 * narrow["sessions"]["total"] > 0
+    assert run("limit=2", "trials=1") == narrow  # although the folder holds more
+
+
 def test_a_comparison_keeps_failures_and_what_is_not_finished_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
     monkeypatch.setattr(command, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
