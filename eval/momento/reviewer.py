@@ -15,13 +15,13 @@ _TURN = re.compile(r"<turn_(\d+)>\n(.*?)</turn_\1>", re.DOTALL)
 _STEP = re.compile(r"^(user|assistant|call|result): (.*)$", re.MULTILINE)
 _WAY = re.compile(r"(\w+): ([^;.]+)")
 _BLAMED = re.compile(r"refused because of (\w+)\.")
-_FINDING = re.compile(r'(\w+) by (\w+) as "([^"]+)" was (refused|changed|accepted|right|unwanted)')
+_FINDING = re.compile(r'(\w+) by (\w+) as "([^"]+)" was (refused|accepted instead|accepted|right|unwanted)')
 _KEPT = re.compile(r"<kept>\nid: (\w+)\ntitle: (.*)\nuse_cases: .*\nhints: (.*)\n")
 _SAID = re.compile(r'"([^"]+)" was (refused|right|unwanted)')
 
 Finding = tuple[str, str, str, str]
-"""Argument, tool, way, and what became of it within a turn: refused, changed to after a refusal, or accepted at once. Of the
-whole episode: refused, right, or unwanted, which is accepted and not what the user wanted."""
+"""Argument, tool, way, and what became of it within a turn: refused, accepted instead, or accepted at once. Of the whole
+episode: refused, right, or unwanted, which is accepted and not what the user wanted."""
 
 
 class Reviewer:
@@ -48,8 +48,10 @@ class Reviewer:
             tools = [text.partition("(")[0] for kind, text in steps if kind == "call"]
             said = [text for kind, text in steps if kind == "user"]
             over = said[:1] in ([CONTENT], [DISCONTENT])
-            done = _findings(steps)
-            action = " ".join(f'{argument} by {tool} as "{way}" was {what}.' for argument, tool, way, what in done)
+            refused = bool(steps) and steps[-1][1].startswith("I am sorry")
+            action = " ".join(
+                f'{argument} by {tool} as "{way}" was {what}.' for argument, tool, way, what in _findings(steps)
+            )
             state = {CONTENT: "The user is content.", DISCONTENT: "The user is not content."}
             fields = {
                 "turn_id": number,
@@ -57,9 +59,7 @@ class Reviewer:
                 "intent": f"Fulfil it with {tools[-1]}." if tools else "Close the matter.",
                 "action": f"Called {', '.join(tools) or 'nothing'}. {action}",
                 "thought": "Each way was a habit, a lesson, or a guess after a refusal.",
-                "assessment_assistant": "No, it was refused."
-                if steps and "I am sorry" in steps[-1][1]
-                else "Yes, it went on.",
+                "assessment_assistant": "No, it was refused." if refused else "Yes, it went on.",
                 "assessment_user": "Yes, they say so." if over else "No, it goes on.",
             }
             written.append(_record("summary_turn", fields))
@@ -69,16 +69,17 @@ class Reviewer:
         """What the episode was."""
         content = "The user is content." in shown
         tools = re.findall(r"intent: Fulfil it with (\w+)\.", shown)
-        # Of a failure the last change is to blame, not what was accepted at once.
+        findings = _FINDING.findall(shown)
+        # To blame for a failure is what was tried after a refusal; only if nothing was refused, what was accepted at once.
+        guessed = any(what == "refused" for *_, what in findings)
         become = {
-            "refused": "refused",
-            "changed": "right" if content else "unwanted",
-            "accepted": "right" if content else "",
+            "accepted instead": "right" if content else "unwanted",
+            "accepted": "right" if content else "" if guessed else "unwanted",
         }
         taught = " ".join(
-            f'{argument} by {tool} as "{way}" was {become[what]}.'
-            for argument, tool, way, what in _FINDING.findall(shown)
-            if become[what]
+            f'{argument} by {tool} as "{way}" was {of}.'
+            for argument, tool, way, what in findings
+            if (of := become.get(what, what))
         )
         fields = {
             "situation": "A user had a wish.",
@@ -113,7 +114,7 @@ class Reviewer:
 
 
 class AddOnly(Reviewer):
-    """Never updates: every episode's findings become further lessons."""
+    """Never updates: what is new becomes a further lesson."""
 
     def __init__(self) -> None:
         """Count the lessons."""
@@ -123,10 +124,12 @@ class AddOnly(Reviewer):
         self, tool: str, argument: str, said: Mapping[str, str], kept: Mapping[str, tuple[str, Mapping[str, str]]]
     ) -> str:
         """See `Reviewer`."""
-        if "refused" not in said.values():
+        shown = [before for title, (_, before) in kept.items() if title.startswith(f"How {tool} takes {argument},")]
+        new = {way: what for way, what in said.items() if all(before.get(way) != what for before in shown)}
+        if not new or not (shown or "refused" in said.values()):
             return ""
         self._added += 1
-        return lesson(tool, argument, said, note=f", case {self._added}")
+        return lesson(tool, argument, new, note=f", case {self._added}")
 
 
 class Silent(Reviewer):
@@ -177,7 +180,7 @@ def lesson(tool: str, argument: str, said: Mapping[str, str], *, target: str = "
         "operator": "update" if target else "add",
         "id": target,
         "title": f"How {tool} takes {argument}{note}",
-        "use_cases": f"Wishes that {tool} fulfils, where its {argument} has to be given.",
+        "use_cases": f"Wishes that {tool} fulfils, where {argument} has to be given.",
         "hints": f"Of the ways to give it, {ways}.",
         "confidence": "0.8" if "right" in said.values() else "0.4",
     }
@@ -204,7 +207,9 @@ def _findings(steps: Sequence[tuple[str, str]]) -> list[Finding]:
         elif kind == "result" and said == "called":
             said = ""
             if not text.startswith((ERROR, VIOLATION)):
-                found += [(name, tool, way, "changed" if name in refused else "accepted") for name, way in current.items()]
+                found += [
+                    (name, tool, way, "accepted instead" if name in refused else "accepted") for name, way in current.items()
+                ]
     return found
 
 

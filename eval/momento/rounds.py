@@ -319,7 +319,7 @@ def _memory(agents: Sequence[Agent], name: str) -> dict[str, Any]:
 def table(summary: Mapping[str, Any]) -> Table:
     """Success by condition and round, in percent, and the reward of the last round."""
     rounds = summary["settings"]["rounds"]
-    shown = Table(title="passed of the unseen tasks by round, and of the seen ones in the last, %")
+    shown = Table(title="passed, %: unseen tasks by round, seen ones in the last")
     for name in ("memory", *map(str, range(1, rounds + 1)), "seen", "reward", "kept"):
         shown.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
     for condition, of in summary["success"].items():

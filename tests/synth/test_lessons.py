@@ -1,22 +1,18 @@
-"""Episodes with known lessons: the reward tells learning from pretending, and an agent with a memory gets better."""
+"""Episodes with known lessons: the reward tells learning from pretending."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
 import pytest
 from episode_texts import WordEmbedder
-from episodic_cases import Reviewer, reflection, reflections, summary_block, turn_block
+from episodic_cases import reflection, reflections
 from typer.testing import CliRunner
 
-from deltamem.bank.store import MemoryStore
-from deltamem.episode import Message
-from deltamem.episodic import EpisodicMemory, Reflection
-from deltamem.ingest import Outcome
+from deltamem.episodic import Reflection
 from deltamem.sessions import read_sessions
 from synth.__main__ import app
-from synth.lessons import PREPARATIONS, SERVICES, LabelledEpisode, Lesson, World, labelled_episodes, reward
+from synth.lessons import PREPARATIONS, SERVICES, LabelledEpisode, Lesson, labelled_episodes, reward
 
 EPISODES = [*labelled_episodes(3, 80)]
 
@@ -83,60 +79,3 @@ def test_equal_seeds_give_equal_files_that_training_can_read(tmp_path: Path) -> 
     assert one == same != other
     read = [*read_sessions(tmp_path / "a" / "sessions.jsonl")]
     assert read == [episode.labelled for episode in labelled_episodes(5, 30)]
-
-
-class Deduces(Reviewer):
-    """Reads off the notes which preparation was followed by success; knows nothing of the world."""
-
-    def __init__(self) -> None:
-        super().__init__(self.answer)
-
-    def answer(self, messages: Sequence[Message]) -> str:
-        prompt, asked = messages[0]["content"], messages[1]["content"]
-        if "You are given the notes" in prompt:
-            return summary_block(note=" " + " ".join(re.findall(r"action: (.*)", asked)))
-        if "You keep the lessons" not in prompt:
-            calls = re.findall(r"call: (\w+)\(", asked)
-            results = re.findall(r'"status": "(\w+)', asked)
-            steps = " then ".join(f"{call}={result}" for call, result in zip(calls, results, strict=True))
-            return f"<summary>{turn_block(1, ended=True).replace('Called the tool for it.', steps)}</summary>"
-        steps = re.findall(r"(\w+)=(\w+)", re.findall(r"action: (.*)", asked)[0])
-        tool = steps[-1][0]
-        tried = [call for call, _ in steps if call != tool]
-        helps = tried[-1] if steps[-1][1] == "confirmed" else None
-        kept = re.search(rf"id: (m\d+)\ntitle: What {tool} needs first\n.*\nhints: (.*)", asked)
-        before = [one for one in PREPARATIONS if kept and one in kept[2] and "did not help" in kept[2]]
-        lesson = Lesson(tool, helps, () if helps else tuple(dict.fromkeys([*before, *tried])))
-        return reflections(block(lesson.reflection, kept[1] if kept else None))
-
-
-def learned(tool: str, found: Sequence[Reflection]) -> Lesson:
-    """What recalled reflections say about a tool."""
-    for one in found:
-        if tool in one.title:
-            named = [name for name in PREPARATIONS if name in one.hints]
-            return Lesson(tool, None, tuple(named)) if "did not help" in one.hints else Lesson(tool, named[0])
-    return Lesson(tool)
-
-
-async def rounds(memory: EpisodicMemory | None, count: int = 4) -> list[float]:
-    """The share of services that an agent gets, round by round."""
-    world, rates = World(11), []
-    for _ in range(count):
-        succeeded = []
-        for tool in SERVICES:
-            found = [] if memory is None else (await memory.recall(f"Get {SERVICES[tool]} with {tool}")).reflections
-            attempt = world.attempt(tool, learned(tool, [one for one, _ in found]))
-            succeeded.append(attempt.succeeded)
-            if memory is not None:
-                assert (await memory.ingest(attempt.trajectory)).outcome is Outcome.APPLIED
-        rates.append(mean(succeeded))
-    return rates
-
-
-async def test_with_reflections_an_agent_gets_better_round_by_round() -> None:
-    memory = EpisodicMemory(MemoryStore.in_memory(WordEmbedder()), "clerk", Deduces())
-    with_memory, without = await rounds(memory), await rounds(None)
-    assert with_memory == sorted(with_memory) and with_memory[-1] == 1.0
-    assert mean(without) < 0.6 and max(without) < 1.0
-    assert len(memory.reflections()) == len(SERVICES) and all(one.confidence == 0.8 for one in memory.reflections())
