@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,6 +18,11 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from selenium import webdriver
+
+# Threads that spin while they wait for each other's turn on a core cost these small models most of their time. Other
+# conftests load OpenMP, which reads this only then, before the first hook of this one is called.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Machines that run tests are noisy: a slow example says nothing about the code.
 settings.register_profile("deltamem", deadline=None)
@@ -47,6 +54,17 @@ def _end_session(minutes: float, distributed: bool) -> None:
             process.kill()
     for process in tested:
         process.send_signal(signal.SIGABRT)  # pytest has faulthandler print what every thread was doing
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Without garbage collection, which would go through a million objects of libraries and tests that stay for good."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
