@@ -29,6 +29,8 @@ from eval.records import Cost
 DONE = "[DONE]"
 """What a user says when there is nothing more to say."""
 
+BEGINNING = "(The conversation begins. Say what you want.)"
+SILENCE = "(The assistant said nothing.)"
 NOTHING_KNOWN = "(nothing)"
 TOO_MANY_ROUNDS = "(No more tool calls for this message. Answer the customer now with what you have.)"
 EARLIER = "(Notes on the earlier part of this conversation)"
@@ -256,7 +258,8 @@ class LLMUser:
     async def say(self, reply: str | None) -> str:
         """See `User`."""
         # What the agent says is what this model is told, and the reverse.
-        self._messages.append({"role": "user", "content": reply or "(The conversation begins. Say what you want.)"})
+        heard = BEGINNING if reply is None else reply or SILENCE
+        self._messages.append({"role": "user", "content": heard})
         answer = await self._model.chat(self._messages)
         self.cost += cost_of(answer)
         text = without_thinking(answer.text)

@@ -431,6 +431,17 @@ def test_a_user_who_is_not_there_is_found_before_any_trial(tmp_path: Path, servi
     assert not records(tmp_path)
 
 
+def test_an_agent_that_says_nothing_does_not_begin_the_conversation_anew(
+    tmp_path: Path, serving: Callable[[Models], Served]
+) -> None:
+    server = serving(Models(agent=lambda body: completion("<think>hm</think>"), user=lambda body: completion("More!")))
+    evaluate(by_models(tmp_path, server, "turns=3"), QUIET)
+    (record,) = records(tmp_path).values()
+    assert [turn.reply for turn in record.turns] == [""] * 3 and record.error is None
+    heard = [one["content"] for one in asked(server, "Play a customer")[-1]["messages"] if one["role"] == "user"]
+    assert heard == ["(The conversation begins. Say what you want.)", *["(The assistant said nothing.)"] * 2]
+
+
 def test_rounds_and_turns_end(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
     def restless(body: dict[str, Any]) -> Reply:
         if "tools" in body:

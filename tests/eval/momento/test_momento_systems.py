@@ -51,6 +51,17 @@ REWRITTEN = {
 SUBJECTS = {"usual": ("place",), "occasion": ("occasion",), "favourite": ("who", "place")}
 """What a memory is about, besides its topic: another memory about the same is changed."""
 
+USES = {
+    "usual": "when the usual from {place} is ordered",
+    "provider": "when something is delivered",
+    "party": "when a table is booked for all of them",
+    "time": "when a table is moved to the time at which they like to sit down",
+    "occasion": "when a table is booked where {occasion} was",
+    "tier": "when the user applies for a membership",
+    "favourite": "when the user asks for the dish that the {who} loves most at {place}",
+}
+"""When a lesson of episodic memory applies."""
+
 OF_OTHERS = (
     (r"My colleague (always lets \w+ bring her lunch\.)", r"The user's colleague \1"),
     (r"(The people next door booked a table for \d people\.)", r"\1"),
@@ -144,7 +155,8 @@ def reviewer(prompt: str, *shown: str, dates: str) -> str | None:
     asked = "".join(shown)
     if prompt == load_prompt(TURNS_PROMPT).text:
         said = re.findall(r"<turn_(\d+)>\nuser: (.*)\n", asked.partition("<turns>")[2])
-        notes = [turn_block(int(number), ended=False, note=_notes(facts(text).values(), dates)) for number, text in said]
+        wishes = {number: [fact for about, fact in facts(text).items() if about[0] in REWRITTEN] for number, text in said}
+        notes = [turn_block(int(number), ended=False, note=_notes(wishes[number], dates)) for number, _ in said]
         return f"<summary>{''.join(notes)}</summary>"
     new = dict.fromkeys(re.findall(r"Noted: ([^.]+\.)", asked.partition("<similar_episodes>")[0]))
     if prompt == load_prompt(SUMMARY_PROMPT).text:
@@ -157,10 +169,13 @@ def reviewer(prompt: str, *shown: str, dates: str) -> str | None:
     kept = {title: name for name, title in re.findall(r"^id: (m\d+)\ntitle: (.*)$", asked, re.MULTILINE)}
     lessons = []
     for text in new:
-        topic, *subject = about(text)
-        title = " ".join([topic.removesuffix("."), *subject])
-        known = kept.get(title)
-        lessons.append(reflection("update" if known else "add", known, title, "When it is asked for.", text))
+        topic, *_ = about(text)
+        found = form_pattern(REWRITTEN.get(topic, "")).fullmatch(text)
+        if found is None:  # masked beyond recognition
+            continue
+        use = USES[topic].format(**found.groupdict())
+        known = kept.get(title := f"What to do {use}")
+        lessons.append(reflection("update" if known else "add", known, title, f"Comes up {use}.", text))
     return reflections(*lessons)
 
 
