@@ -36,7 +36,7 @@ from eval.momento.database import open_database
 from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
 from eval.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, dialogue_sessions, summary_rows
-from eval.momento.summary import SCRIPTED, as_questions, run_report, trial_costs
+from eval.momento.summary import SCRIPTED, as_questions, run_report, trial_costs, trial_warnings
 from eval.momento.tasks import Task, TaskSet, read_tasks
 from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
@@ -176,22 +176,23 @@ class Run:
     def _trial(self, task: Task, number: int, world: World, memory: Memory | None) -> Trial:
         config, prompts, toolbox = self.config, self.prompts, Toolbox(world)
         model = self._model(self.models.answer, config.answer, task, number)
-        if model is None or self.user_llm is None:
+        playing = self._model(self.user_llm, config.user, task, number)
+        judging = self._model(self.models.judge, config.judge, task, number)
+        if model is None or playing is None:
             agent: LLMAgent | ScriptedAgent = ScriptedAgent(toolbox, task, self.reader)
             user: LLMUser | ScriptedUser = ScriptedUser(task)
         else:
             limits = {"rounds": config.rounds, "context_tokens": config.context_tokens}
             agent = LLMAgent(model, toolbox, task, prompts["momento_agent"], prompts["momento_summary"], **limits)
-            user = LLMUser(
-                Model(self.user_llm, config.user, config.seed, model.scope, number), task, prompts["momento_user"]
-            )
+            user = LLMUser(playing, task, prompts["momento_user"])
         if memory is None:
             recall: Recall = SummaryRecall(world.database, task, self.embedder, model, prompts["momento_recall"])
         else:
             recall = MemoryRecall(memory, config.k, config.with_time, task.opening if config.system == "oracle" else None)
-        judging = self._model(self.models.judge, config.judge, task, number)
         judge = None if judging is None else InformationJudge(judging, prompts["momento_judge"], config.judge.attempts)
-        return Trial(task, number, world, toolbox, agent, user, recall, judge, config.turns, config.images, self.made)
+        models = {"answer": model, "user": playing, "judge": judging}
+        turns, images = config.turns, config.images
+        return Trial(task, number, world, toolbox, agent, user, recall, judge, turns, images, self.made, models)
 
     def _model(self, llm: LLM | None, settings: ModelSettings, task: Task, trial: int) -> Model | None:
         return None if llm is None else Model(llm, settings, self.config.seed, f"task {task.task_id}", trial)
@@ -236,7 +237,7 @@ class Run:
             prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
             seconds={"run": seconds},
             partial=None if done else {"done": len(questions), "questions": len(self.chosen)},
-            warnings=list(makings.warnings()),
+            warnings=[*trial_warnings(records, {"user": config.user, "judge": config.judge}), *makings.warnings()],
             fingerprint=makings.as_dict(),
         )
         summary["cost"] |= trial_costs(records)

@@ -118,12 +118,13 @@ class Model:
     seed: int
     scope: str
     trial: int
+    cut: int = 0  # Replies that were stopped by the limit of tokens
 
     async def chat(
         self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None = None
     ) -> Answer:
         """One reply."""
-        return await self.llm.chat(
+        answer = await self.llm.chat(
             messages,
             temperature=self.settings.temperature,
             max_tokens=self.settings.max_tokens,
@@ -133,6 +134,8 @@ class Model:
             scope=self.scope,
             sample=self.trial,
         )
+        self.cut += answer.truncated
+        return answer
 
 
 class LLMAgent:

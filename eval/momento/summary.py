@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from deltamem.ingest import estimate_tokens
 from eval.benchmark import Report
+from eval.config import ModelSettings
 from eval.momento.scores import pass_all, pass_at
 from eval.momento.tasks import TaskSet
 from eval.momento.trial import TrialRecord
@@ -38,6 +39,8 @@ def _question(trials: Sequence[TrialRecord]) -> QuestionRecord:
                 text=None if trial.scores is None else "\n".join(turn.reply for turn in trial.turns),
                 scores={name: 0.0 if trial.scores is None else float(getattr(trial.scores, name)) for name in SCORES},
                 error=trial.error,
+                silent=bool(trial.turns) and not any(turn.reply for turn in trial.turns),
+                cut=trial.cut.get("answer", 0) > 0,
                 cost=trial.agent_cost,
                 made=trial.made,
             )
@@ -118,6 +121,23 @@ def run_report(
             },
         },
     )
+
+
+def trial_warnings(records: Sequence[TrialRecord], settings: Mapping[str, ModelSettings]) -> Iterator[str]:
+    """What a reader must know of the models of users and judges, one sentence each; of agents `run_warnings` tells.
+
+    Args:
+        records: The trials.
+        settings: Of the models, by `user` and `judge`.
+    """
+    for part, name in (("user", "the user's model"), ("judge", "the judge")):
+        if cut := sum(record.cut.get(part, 0) for record in records):
+            calls = sum(getattr(record, f"{part}_cost").calls for record in records)
+            limit = f"{part}.max_tokens"
+            yield f"{cut:,} of {calls:,} replies of {name} were cut at {limit}={settings[part].max_tokens}; raise {limit}"
+    scored = [record.scores for record in records if record.scores is not None]
+    if errors := [one.judge_error for one in scored if one.judge_error is not None]:
+        yield f"the judge failed in {len(errors):,} of {len(scored):,} trials, whose coverage is that by words: {errors[0]}"
 
 
 def trial_costs(records: Sequence[TrialRecord]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class TrialRecord(StrictModel):
     recall_cost: Cost = Cost()
     user_cost: Cost = Cost()
     judge_cost: Cost = Cost()
+    cut: dict[str, int] = Field(default={})  # By model, how many of its replies were stopped by the limit of tokens
     seconds: float = 0.0
     made: str = ""  # Short hash of the fingerprint under which it was made
 
@@ -115,6 +116,7 @@ class Trial:
     most_turns: int
     images: Path | None
     made: str
+    models: Mapping[str, Model | None] = field(default_factory=dict)  # By the configuration group of the part they play
 
     async def run(self) -> TrialRecord:
         """Let them talk, and score what is left; what breaks is noted."""
@@ -144,6 +146,7 @@ class Trial:
             recall_cost=self.recall.cost,
             user_cost=self.user.cost,
             judge_cost=judge_cost,
+            cut={part: model.cut for part, model in self.models.items() if model is not None and model.cut},
             seconds=round(time.perf_counter() - started, 3),
             made=self.made,
         )

@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,31 @@ def test_a_judge_that_cannot_be_read_leaves_the_words(tmp_path: Path, serving: C
     assert record.scores.covered_by_judge is None and "cannot be read" in (record.scores.judge_error or "")
     assert record.judge_cost.calls == 3
     assert summary["trials"]["judged_by_words_after_a_failure"] == 1
+
+
+def test_replies_that_were_cut_are_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+    cut = partial(completion, finish="length")
+    models = Models(agent=lambda body: cut("Shall I"), user=lambda body: cut("More of it"), judge=lambda body: cut('{"res'))
+    overrides = ("turns=2", "trials=2", "judge.attempts=1", "user.max_tokens=9")
+    summary = evaluate(by_models(tmp_path, serving(models), *overrides), QUIET)
+    assert {tuple(record.cut.items()) for record in records(tmp_path).values()} == {
+        (("answer", 2), ("user", 2), ("judge", 1))
+    }
+    for said in (
+        "2 of 2 answers were cut at answer.max_tokens=1000; raise answer.max_tokens",
+        "4 of 4 replies of the user's model were cut at user.max_tokens=9; raise user.max_tokens",
+        "2 of 2 replies of the judge were cut at judge.max_tokens=1000; raise judge.max_tokens",
+        "the judge failed in 2 of 2 trials, whose coverage is that by words: the judge's reply cannot be read",
+    ):
+        assert sum(warning.startswith(said) for warning in summary["warnings"]) == 1, said
+        assert said in (tmp_path / "report.html").read_text().replace("&#39;", "'")
+
+
+def test_an_agent_without_a_word_is_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+    server = serving(Models(agent=lambda body: completion(""), user=lambda body: completion("More!")))
+    summary = evaluate(by_models(tmp_path, server, "turns=2"), QUIET)
+    assert "1 of 1 answers are empty and count as wrong" in summary["warnings"]
+    assert not any("cut" in warning for warning in summary["warnings"]) and summary["headline"]["silent"] == 1
 
 
 def test_a_judge_decides_against_the_words(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
