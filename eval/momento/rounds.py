@@ -106,7 +106,7 @@ class Facts:
         return cls(tuple(said))
 
 
-class Agent:
+class Learner:
     """One agent of a seed with its tasks, and under each condition its memory."""
 
     def __init__(self, seed: int, config: RoundsConfig, embedder: Embedder) -> None:
@@ -255,13 +255,13 @@ def evaluate(config: RoundsConfig, embedder: Embedder, console: Console) -> dict
     config.out.mkdir(parents=True, exist_ok=True)
     embedder.queries(["fail early"])
     with ExitStack() as stack:
-        agents = [Agent(seed, config, embedder) for seed in range(config.seeds)]
+        agents = [Learner(seed, config, embedder) for seed in range(config.seeds)]
         for one in agents:
             stack.callback(one.close)
         return _evaluate(config, agents, console)
 
 
-def _evaluate(config: RoundsConfig, agents: Sequence[Agent], console: Console) -> dict[str, Any]:
+def _evaluate(config: RoundsConfig, agents: Sequence[Learner], console: Console) -> dict[str, Any]:
     if any(all(map(one.seen, one.tasks)) for one in agents):
         raise DeltaMemError(f"limit={config.limit} leaves no task that memory does not learn from; take more")
     seen = frozenset((one.seed, task.task_id) for one in agents for task in one.tasks if one.seen(task))
@@ -307,7 +307,7 @@ def _evaluate(config: RoundsConfig, agents: Sequence[Agent], console: Console) -
     return summary
 
 
-def _memory(agents: Sequence[Agent], name: str) -> dict[str, Any]:
+def _memory(agents: Sequence[Learner], name: str) -> dict[str, Any]:
     """What became of the answers of a reviewer, over all agents."""
     return {
         "reflections": sum(len(one.memories[name].reflections()) for one in agents),

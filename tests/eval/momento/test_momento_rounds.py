@@ -15,7 +15,7 @@ from deltamem.episodic.personal import PersonalData
 from deltamem.errors import DeltaMemError
 from eval.momento import rounds
 from eval.momento.habits import CHOICES, DISCONTENT, TOOLS_OF, habits_of
-from eval.momento.rounds import CONDITIONS, NONE, REFLECTIONS, Agent, RoundsConfig, evaluate, main
+from eval.momento.rounds import CONDITIONS, NONE, REFLECTIONS, Learner, RoundsConfig, evaluate, main
 
 QUIET = Console(quiet=True)
 ROUNDS = 3
@@ -103,11 +103,11 @@ def test_equal_seeds_give_equal_files_also_after_a_kill_and_when_repeated(tmp_pa
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
-    return Agent(0, config(tmp_path_factory.mktemp("agent"), "limit=null"), WordEmbedder())
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Learner:
+    return Learner(0, config(tmp_path_factory.mktemp("agent"), "limit=null"), WordEmbedder())
 
 
-async def test_without_habits_every_task_succeeds(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_habits_every_task_succeeds(agent: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "habits", {})
     assert [(await agent.trial(1, NONE, task))[0] for task in agent.tasks] == [True] * 48
 
@@ -117,7 +117,7 @@ HABITS = [(tool, one, way) for tool, choices in CHOICES.items() for one in choic
 
 @pytest.mark.parametrize(("tool", "choice", "way"), HABITS, ids=lambda one: one if isinstance(one, str) else "")
 async def test_the_service_refuses_habits_and_accepts_what_users_do_not_want(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, tool: str, choice: Any, way: str
+    agent: Learner, monkeypatch: pytest.MonkeyPatch, tool: str, choice: Any, way: str
 ) -> None:
     monkeypatch.setattr(agent, "habits", {(tool, choice.argument): way})
     topic = (
