@@ -7,13 +7,15 @@ by the database besides: SQLite has an authorizer, and for sessions a database t
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time as clock
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -209,7 +211,7 @@ class Database(ABC):
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
-        return _of_bearable_size(self._select(sql.checked(query, READABLE, SESSION_TABLES), most))
+        return self._select(sql.checked(query, READABLE, SESSION_TABLES), most)
 
     @abstractmethod
     def _select(self, tree: exp.Query, most: int) -> Selected: ...
@@ -225,7 +227,7 @@ class Database(ABC):
         """
         tree = sql.checked(query, ("sessions",), READABLE)
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
-        return _of_bearable_size(self._recall(tree, values, _MOST_RECALLED))[1]
+        return self._recall(tree, values, _MOST_RECALLED)[1]
 
     @abstractmethod
     def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected: ...
@@ -235,10 +237,28 @@ class Database(ABC):
         """End; nothing is kept."""
 
 
-def _of_bearable_size(selected: Selected) -> Selected:
-    if len(json.dumps(selected[1], default=str)) > _LONGEST_RESULT:
-        raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
-    return selected
+def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, plain: Callable[[str, Any], Any]) -> Selected:
+    """What an agent is shown of a result: at most so many rows, values made JSON by `plain`, no two columns of one name.
+
+    Raises:
+        CallError: If it is too long, which is seen as soon as it is.
+    """
+    columns: list[str] = []
+    for name in names:
+        shown, number = name, 1
+        while shown in columns or (number > 1 and shown in names):
+            number += 1
+            shown = f"{name}_{number}"
+        columns.append(shown)
+    found: list[Row] = []
+    size = 0
+    for row in islice(rows, most):
+        values = [plain(name, value) for name, value in zip(names, row, strict=True)]
+        found.append(dict(zip(columns, values, strict=True)))
+        size += len(json.dumps(found[-1], default=str))
+        if size > _LONGEST_RESULT:
+            raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
+    return columns, found
 
 
 class SQLiteDatabase(Database):
@@ -247,7 +267,7 @@ class SQLiteDatabase(Database):
     name = "sqlite"
     tests: ClassVar = {
         "among": "in_array({}, ?)",
-        "like": "like_any({}, ?)",
+        "like": "ilike_any({}, ?)",
         "overlaps": "overlaps({}, ?)",
         "contains": "contains_all({}, ?)",
     }
@@ -334,8 +354,8 @@ def _parsed(column: str, value: Any) -> Any:
 
 
 _HARMLESS_NAMES = """
-    abs avg ceil ceiling coalesce concat count date dense_rank floor glob group_concat iif ifnull instr json_array
-    json_extract json_group_array lag lead length like lower ltrim max min nullif rank replace round row_number rtrim
+    abs avg ceil ceiling coalesce concat count date dense_rank floor group_concat iif ifnull instr json_array
+    json_extract json_group_array lag lead length lower ltrim max min nullif rank replace round row_number rtrim
     strftime substr substring sum trim upper
 """
 _HARMLESS = {*sql.FUNCTIONS_OF_SQLITE, "->", "->>", *_HARMLESS_NAMES.split()}
@@ -362,11 +382,10 @@ def _guarded(
 
     end = clock.monotonic() + SECONDS
     connection.set_authorizer(authorize)
-    connection.set_progress_handler(lambda: clock.monotonic() > end, 10_000)
+    connection.set_progress_handler(lambda: clock.monotonic() > end, 100)
     try:
         cursor = connection.execute(query, values)
-        columns = [column[0] for column in cursor.description or ()]
-        found = cursor.fetchmany(most)
+        return collected([column[0] for column in cursor.description or ()], cursor, most, _reread)
     except sqlite3.DatabaseError as error:
         said = str(error)
         if "prohibited" in said or "not authorized" in said:
@@ -377,11 +396,12 @@ def _guarded(
     finally:
         connection.set_authorizer(None)
         connection.set_progress_handler(None, 0)
-    return columns, [{name: _reread(name, value) for name, value in zip(columns, row, strict=True)} for row in found]
 
 
 def _reread(column: str, value: Any) -> Any:
-    """A list or object, which SQLite has as text."""
+    """A selected value as JSON has it: lists and objects are texts in SQLite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CallError("a number is too large")
     if isinstance(value, str) and _KINDS.get(column) in ("list", "json", "vector") and value[:1] in ("[", "{"):
         return json.loads(value)
     return value

@@ -7,26 +7,26 @@ call anything that does more than compute.
 from __future__ import annotations
 
 import json
-import os
+import math
 import secrets
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from filelock import FileLock
 from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
 from eval.momento import sql
-from eval.momento.database import ENUMS, READABLE, SECONDS, TABLES, TOO_LONG, Database, Row, Selected, typed_rows
+from eval.momento.database import ENUMS, READABLE, SECONDS, TABLES, TOO_LONG, Database, Row, Selected, collected, typed_rows
 from eval.momento.policies import CallError, PolicyViolationError
 
 _READER, _RECALLER = "reader", "recaller"
@@ -60,6 +60,17 @@ DO $$ DECLARE signature text; BEGIN
     LOOP EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || signature || ' FROM PUBLIC'; END LOOP;
 END $$;
 """
+
+# See `sql.LONGEST_VALUE`. What an aggregate collects before it gets here is bounded by time, and by the memory of a process.
+_BOUNDED = """
+CREATE FUNCTION bounded(value anyelement, most integer) RETURNS anyelement LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
+    IF pg_column_size(value) > 4 * most OR octet_length(value::text) > most THEN
+        RAISE EXCEPTION 'a value has more than % bytes', most;
+    END IF;
+    RETURN value;
+END $$;
+"""
+_MOST_ON_DISK = "256MB"
 
 
 class PostgresDatabase(Database):
@@ -114,7 +125,7 @@ class PostgresDatabase(Database):
             made = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
             run(f"CREATE TABLE {table} ({made}, PRIMARY KEY (id))".encode())
         run("CREATE INDEX ON menu_items(restaurant_id)")
-        run(_LOCK_DOWN.encode())
+        run((_LOCK_DOWN + _BOUNDED).encode())
         passwords = {}
         for kind, tables in ((_READER, READABLE), (_RECALLER, ("sessions",))):
             role, passwords[kind] = f"{self._database}_{kind}", secrets.token_hex(16)
@@ -122,6 +133,9 @@ class PostgresDatabase(Database):
                 f"CREATE ROLE {role} LOGIN PASSWORD '{passwords[kind]}'; "
                 f"ALTER ROLE {role} SET default_transaction_read_only = on; "
                 f"ALTER ROLE {role} SET statement_timeout = {round(1000 * SECONDS)}; "
+                f"ALTER ROLE {role} SET temp_file_limit = '{_MOST_ON_DISK}'; "
+                f"ALTER ROLE {role} SET max_parallel_workers_per_gather = 0; "
+                f'GRANT EXECUTE ON FUNCTION pg_column_size("any") TO {role}; '
                 f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON {', '.join(tables)} TO {role}".encode()
             )
         recaller = f"{self._database}_{_RECALLER}"
@@ -174,17 +188,24 @@ class PostgresDatabase(Database):
 
     def _as(self, kind: str, query: str, most: int) -> Selected:
         try:
-            # What is prepared is one statement.
-            cursor = self._readers[kind].execute(query.encode(), prepare=True)
-            columns = [column.name for column in cursor.description or ()]
-            found = cursor.fetchmany(most)
+            # A row at a time, so that what is too long is not read to its end. The protocol takes one statement only.
+            with (
+                self._readers[kind].cursor() as cursor,
+                closing(cast("Generator[Any]", cursor.stream(query.encode()))) as rows,
+            ):
+                first = next(rows, None)
+                if first is None:  # nor are there names of columns
+                    cursor.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode())
+                names = [column.name for column in cursor.description or ()]
+                return collected(names, () if first is None else chain([first], rows), most, lambda _, value: _plain(value))
         except self._psycopg.errors.QueryCanceled as error:
             raise CallError(TOO_LONG) from error
         except (self._psycopg.errors.InsufficientPrivilege, self._psycopg.errors.ReadOnlySqlTransaction) as error:
             raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
         except self._psycopg.Error as error:
             raise CallError(error.diag.message_primary or str(error)) from error
-        return columns, [{name: _plain(value) for name, value in zip(columns, row, strict=True)} for row in found]
+        except ValueError as error:  # JSON with numbers of thousands of digits
+            raise CallError(str(error)) from error
 
     def close(self) -> None:
         """See `Database`."""
@@ -206,6 +227,8 @@ def _quoted(text: str) -> str:
 
 def _plain(value: Any) -> Any:
     """A selected value as JSON has it, the same as from SQLite."""
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        raise CallError("a number is too large")
     if isinstance(value, Decimal):
         return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
     if isinstance(value, datetime | date | time | UUID):
@@ -220,32 +243,18 @@ def private_postgres() -> Iterator[str]:
     Raises:
         DeltaMemError: If the package ``pgserver``, which brings the programs, is missing or cannot start here.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a machine without a folder for sockets of users is told so
-            import pgserver
-    except ImportError as error:
+    if find_spec("pgserver") is None:
         raise DeltaMemError(
             "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
-        ) from error
+        )
     folder = Path(tempfile.mkdtemp(prefix="momento-")).resolve()
     folder.chmod(0o755)  # as root the server runs as a user of its own
-    with _watched(folder):
-        try:
-            # As root the package makes a user for the server, which two processes cannot do at once.
-            with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
-                server = pgserver.get_server(folder, cleanup_mode="delete")
-        except Exception as error:  # the package raises what subprocess and the operating system raise
-            raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-
-
-@contextmanager
-def _watched(folder: Path) -> Iterator[None]:
-    """See to it that nothing is left of a server in this folder after the block, even if this process is killed in it."""
-    program = [sys.executable, "-P", str(Path(__file__).with_name("watchdog.py")), str(folder)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True):  # Ctrl-C is for the run
-        yield
+    program = [sys.executable, "-P", str(Path(__file__).with_name("postgres_server.py")), str(folder)]
+    # Ctrl-C is for the run, and the server ends after it.
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
+        url = server.stdout.readline().strip() if server.stdout else ""
+        if not url.startswith("postgresql://"):
+            raise DeltaMemError(f"no private PostgreSQL could be started: {url}")
+        yield url

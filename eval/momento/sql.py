@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import sqlglot
@@ -39,6 +39,12 @@ _STATEMENTS = (exp.DML, exp.DDL, exp.Into, exp.Lock, exp.Command, exp.Set, exp.C
 _SESSION_WORDS = frozenset({"user", "current_role", "session_user", "current_user", "current_catalog", "current_schema"})
 _BUILT_IN = ("sqlite_", "pragma_", "json_", "pg_", "information_schema")
 _LONGEST = 20_000
+LONGEST_VALUE, LONGEST_OPERAND, _MOST_SEARCHES = 20_000, 500, 50
+"""How long values may become that a query makes, and those that others are searched for, as texts; and how many searches.
+
+A database looks at its limit of time between rows, and not while it evaluates one expression; and some expressions take as
+long as the product of two lengths. TRIM of 300,000 characters by as many others took minutes.
+"""
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -87,7 +93,9 @@ def checked(query: str, tables: Collection[str], hidden: Collection[str] = ()) -
             raise PolicyViolationError(f"{name!r} is a table; give the subquery another name")
     for node in tree.walk():
         _check(node, {*tables, *named})
-    return cast("exp.Query", tree.transform(_distance))
+    tree = tree.transform(_distance)
+    _bound(tree)
+    return cast("exp.Query", tree)
 
 
 def _check(node: exp.Expr, tables: Collection[str]) -> None:
@@ -110,6 +118,83 @@ def _check(node: exp.Expr, tables: Collection[str]) -> None:
         raise PolicyViolationError(f"a cast to {node.to.sql(dialect='postgres').lower()} is not allowed")
     if isinstance(node, exp.Column) and node.name.lower() in _SESSION_WORDS and not node.this.quoted:
         raise PolicyViolationError(f"{node.name} is not allowed")
+
+
+_LONG = (exp.GroupConcat, exp.ArrayAgg, exp.DPipe, exp.Concat, exp.Replace, exp.TimeToStr, exp.ToChar, exp.Array)
+_SEARCHES: dict[type[exp.Expr], str] = {
+    **dict.fromkeys((exp.Trim, exp.Replace, exp.Like, exp.ILike, exp.ArrayOverlaps, exp.ArrayContainsAll), "expression"),
+    exp.StrPosition: "substr",
+}
+"""What searches a value for another, and under which name it has that."""
+
+
+def _bound(tree: exp.Expr) -> None:
+    """Let no value that a query makes grow too long; the function `bounded` refuses those that do."""
+    nodes = list(tree.walk())
+    if sum(type(node) in _SEARCHES for node in nodes) > _MOST_SEARCHES:
+        raise PolicyViolationError(f"a query may search texts and lists {_MOST_SEARCHES} times")
+    for node in nodes:
+        if isinstance(node, exp.Select):
+            for one in node.expressions:
+                if not isinstance(one, exp.Alias | exp.Column | exp.Star) and (name := _column_name(one)) is not None:
+                    one.replace(exp.alias_(one.copy(), name, quoted=True))
+    for node in list(tree.walk()):
+        kind = node.to.this.name if isinstance(node, exp.Cast) else ""
+        if isinstance(node, exp.Literal) and not node.is_string and not _NUMBER.fullmatch(node.name):
+            raise PolicyViolationError("a number may have 50 digits")
+        if isinstance(node, exp.Mul) or kind == "DECIMAL":
+            _bound_one(node, LONGEST_OPERAND)  # the digits of a NUMERIC
+        elif isinstance(node, _LONG) or kind in ("TEXT", "VARCHAR", "CHAR", "JSON", "JSONB"):
+            _bound_one(node, LONGEST_VALUE)
+        operand = node.args.get(_SEARCHES.get(type(node), ""))
+        if operand is not None:
+            _bound_one(operand.this if isinstance(operand, exp.Any) else operand, LONGEST_OPERAND)
+
+
+def _bound_one(node: exp.Expr, most: int) -> None:
+    while isinstance(node.parent, exp.Filter | exp.Window | exp.WithinGroup) and node.arg_key == "this":
+        node = node.parent
+    inner = node.unnest()
+    if isinstance(inner, exp.Array) and all(isinstance(one, exp.Literal) for one in inner.expressions):
+        return
+    if isinstance(inner, exp.Literal | exp.Null):  # of no type yet, and no longer than the query
+        return
+    made = exp.Anonymous(this="bounded")
+    node.replace(made)
+    value = exp.cast(node, "text", copy=False) if isinstance(inner, exp.Placeholder) else node
+    made.set("expressions", [value, exp.Literal.number(most)])
+
+
+_NUMBER = re.compile(r"[\d.]{1,50}(e[+-]?\d\d?)?", re.IGNORECASE)
+_SAME_NAMES = """
+    Abs ArrayAgg Avg Ceil Coalesce Concat Count Floor Greatest Least Length Lower Max Min Nullif Replace Round Sum Upper
+"""
+_NAMED_FUNCTIONS = frozenset(_SAME_NAMES.split())
+
+
+def _column_name(node: exp.Expr) -> str | None:
+    """How PostgreSQL calls a column of a result that was given no name, of the usual ones."""
+    match node:
+        case exp.Alias() | exp.Column():
+            return str(node.alias_or_name)
+        case exp.Paren() | exp.Filter() | exp.Window():
+            return _column_name(node.this)
+        case exp.Subquery():
+            return _column_name(node.selects[0])
+        case exp.GroupConcat():
+            return "string_agg"
+        case exp.TimeToStr():
+            return "to_char"
+        case exp.Array():
+            return "array"
+        case exp.Cast() if node.to.this.name in ("TEXT", "VARCHAR", "JSON", "JSONB", "DATE", "UUID"):
+            inner = _column_name(node.this)
+            return str(node.to.this.name).lower() if inner in (None, "?column?") else inner
+        case exp.Func() if type(node).__name__ in _NAMED_FUNCTIONS:
+            return str(node.sql_name()).lower()
+        case exp.Binary() | exp.Literal():
+            return "?column?"
+    return None
 
 
 def _distance(node: exp.Expression) -> exp.Expression:
@@ -145,6 +230,7 @@ def for_sqlite(tree: exp.Query) -> str:
 
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_TEXTS = ("UUID", "TEXT", "VARCHAR", "VECTOR", "TIMESTAMP", "TIMESTAMPTZ", "TIME", "JSON", "JSONB")
 _MOMENTS = {"date", "time", "start_date", "end_date", "created_at", "updated_at", "started_at", "ended_at"}
 """Columns with dates and times, which SQLite has as texts."""
 
@@ -169,6 +255,13 @@ def _call(name: str, *arguments: exp.Expression) -> exp.Anonymous:
     return exp.Anonymous(this=name, expressions=[argument.transform(_sqlite) for argument in arguments])
 
 
+def _likeness(node: exp.Like | exp.ILike, *escape: exp.Expression) -> exp.Expression:
+    of_any = isinstance(node.expression, exp.Any)
+    name = ("i" if isinstance(node, exp.ILike) else "is_") + ("like_any" if of_any else "like")
+    made = _call(name, node.this, node.expression.this.unnest() if of_any else node.expression, *escape)
+    return exp.paren(exp.not_(made)) if node.args.get("negate") else made
+
+
 def _sqlite(node: exp.Expression) -> exp.Expression:
     match node:
         case exp.Operator() if node.args["operator"] == "<=>":
@@ -189,8 +282,12 @@ def _sqlite(node: exp.Expression) -> exp.Expression:
             return _call("contains_all", node.this, node.expression)
         case exp.Array():
             return _call("json_array", *node.expressions)
-        case exp.ILike():
-            return _call("ilike", node.this, node.expression)
+        case exp.Like() | exp.ILike():
+            return _likeness(node)
+        case exp.Escape() if isinstance(node.this, exp.Like | exp.ILike):
+            return _likeness(node.this, node.expression)
+        case exp.Left() | exp.Right():
+            return _call(f"{node.key}_part", node.this, node.expression)
         case exp.Extract():
             return _call("extract_part", exp.Literal.string(node.this.name.lower()), node.expression)
         case exp.TimestampTrunc():
@@ -201,7 +298,7 @@ def _sqlite(node: exp.Expression) -> exp.Expression:
             return _call("shift_time", node.this, exp.Literal.string(amount))
         case exp.Add() | exp.Sub() if _is_moment(node.this):
             return _call("add_days" if isinstance(node, exp.Add) else "less_days", node.this, node.expression)
-        case exp.Cast() if node.to.this.name in ("UUID", "TEXT", "VARCHAR", "VECTOR", "TIMESTAMP", "TIMESTAMPTZ", "TIME"):
+        case exp.Cast() if node.to.this.name in _TEXTS:
             return node.this.transform(_sqlite)  # type: ignore[no-any-return]
     return node
 
@@ -209,10 +306,10 @@ def _sqlite(node: exp.Expression) -> exp.Expression:
 # Functions for SQLite. NULL makes NULL of all of them.
 
 
-def like(text: str, pattern: str) -> bool:
-    """ILIKE of PostgreSQL. No regular expression for all of it: many percent signs would keep one busy for ever."""
-    text, place = f"\ud800{_lower(text)}\udfff", 0  # no text has these, so that they stand for its ends
-    for part in _parts(pattern):
+def like(text: str, pattern: str, escape: str = "\\", *, fold: bool = True) -> bool:
+    """ILIKE of PostgreSQL, or LIKE. No regular expression for all of it: many percent signs would keep one busy for ever."""
+    text, place = f"\ud800{_lower(text) if fold else text}\udfff", 0  # no text has these, so that they stand for its ends
+    for part in _parts(_lower(pattern) if fold else pattern, escape):
         if isinstance(part, str):
             found = text.find(part, place)
             place = found + len(part)
@@ -227,10 +324,10 @@ def like(text: str, pattern: str) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _parts(pattern: str) -> list[str | re.Pattern[str]]:
+def _parts(pattern: str, escape: str) -> list[str | re.Pattern[str]]:
     """What stands between the percent signs of a pattern."""
     parts: list[list[str]] = [["\ud800"]]
-    for token in re.findall(r"\\.|.", _lower(pattern), flags=re.DOTALL):
+    for token in re.findall(f"{re.escape(escape)}.|." if escape else ".", pattern, flags=re.DOTALL):
         if token == "%":
             parts.append([])
         else:
@@ -249,8 +346,17 @@ def _lower(text: str) -> str:
     return text.lower() if text.isascii() else "".join(one.lower()[:1] for one in text)
 
 
-def _like_any(text: str, patterns: str) -> bool:
-    return any(like(text, pattern) for pattern in set(json.loads(patterns)))
+_like = partial(like, fold=False)
+
+
+def _any_of(test: Callable[..., bool]) -> Callable[[str, str], bool]:
+    return lambda text, patterns: any(test(text, pattern) for pattern in set(json.loads(patterns)))
+
+
+def _bounded(value: Any, most: int) -> Any:
+    if isinstance(value, str) and len(value.encode()) > most:
+        raise ValueError(f"a value has more than {most} bytes")
+    return value
 
 
 def _datetime(value: str) -> datetime:
@@ -321,8 +427,13 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 FUNCTIONS_OF_SQLITE: dict[str, tuple[int, Callable[..., Any]]] = {
-    "ilike": (2, _strict(like)),
-    "like_any": (2, _strict(_like_any)),
+    "bounded": (2, _strict(_bounded)),
+    "ilike": (-1, _strict(like)),
+    "is_like": (-1, _strict(_like)),
+    "ilike_any": (2, _strict(_any_of(like))),
+    "is_like_any": (2, _strict(_any_of(_like))),
+    "left_part": (2, _strict(lambda text, count: text[:count])),
+    "right_part": (2, _strict(lambda text, count: text[-count:] if count else "")),
     "overlaps": (2, _strict(_arrays(lambda one, other: bool(one & other)))),
     "contains_all": (2, _strict(_arrays(lambda one, other: one >= other))),
     "in_array": (2, _strict(lambda value, array: value in json.loads(array))),

@@ -628,6 +628,40 @@ def test_a_query_that_takes_too_long_is_stopped(world: World) -> None:
     assert result.startswith(ERROR) and "longer than 2 s" in result
 
 
+MANY = "(SELECT string_agg('aaaaaaaaaa', '') AS s FROM menu_items a, menu_items b) t"
+TWICE = ", ".join(f"t{number} AS (SELECT s || s AS s FROM t{number - 1})" for number in range(1, 12))
+HEAVY = [  # whoever only looks at the clock is kept busy by these for minutes, or runs out of memory
+    f"SELECT trim(both replace(s, 'a', 'b') || 'a' from s) AS x FROM {MANY}",
+    f"SELECT strpos(s, 'b' || left(s, 160000)) AS x FROM {MANY}",
+    f"SELECT replace(s, 'b' || left(s, 160000), 'x') AS x FROM {MANY}",
+    f"SELECT s LIKE '%' || left(s, 160000) || '_b' AS x FROM {MANY}",
+    f"SELECT s ILIKE ANY(ARRAY[left(s, 160000) || '_b']) AS x FROM {MANY}",
+    "SELECT array_agg(a.id::text || b.id::text) && array_agg(b.name) AS x FROM menu_items a, menu_items b",
+    "SELECT length(string_agg(a.name, '')) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
+    "SELECT string_agg(a.name, '') OVER () AS x FROM menu_items a, menu_items b",
+    "SELECT array_length(array_agg(a.name), 1) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
+    f"WITH t0 AS (SELECT '{'a' * 1000}' AS s), {TWICE} SELECT s FROM t11",
+    "SELECT length(" + "replace(" * 8 + f"'{'a' * 100}'" + ", 'a', 'aaaaaaaaaa')" * 8 + ") AS x",
+    "SELECT count(*) AS x FROM " + ", ".join(f"users u{number}" for number in range(1500)),
+    "SELECT a.*, b.*, c.* FROM menu_items a, menu_items b, menu_items c",
+    "SELECT " + ", ".join(f"strpos(name, '{number}')" for number in range(51)) + " FROM users",
+    "SELECT 1e5000 AS x",
+    "SELECT " + "9" * 5000 + " AS x",
+    "SELECT '1e5000'::numeric * 2 AS x",
+]
+
+
+@pytest.mark.parametrize("query", HEAVY, ids=range(len(HEAVY)))
+def test_a_query_that_grows_without_bound_is_refused(world: World, query: str) -> None:
+    result = call(world, "execute_sql", {"query": query, "max_rows": 2**31 - 1})
+    assert failed(result), result[:300]
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
+
+
+def test_numbers_in_json_that_python_does_not_print_are_answered(world: World) -> None:
+    assert call(world, "execute_sql", {"query": """SELECT '{"a": 1e5000}'::jsonb AS x"""})
+
+
 def test_a_result_may_not_flood_the_agent(world: World) -> None:
     result = call(world, "execute_sql", {"query": "SELECT a.*, b.* FROM menu_items a, menu_items b", "max_rows": 10_000})
     assert result.startswith(ERROR) and "select less" in result
@@ -641,6 +675,20 @@ SAME_ANSWERS = [
     "SELECT count(*) AS n FROM orders WHERE created_at = '2026-05-01 10:00:00' AND created_at <= '2026-05-01T10:00Z'",
     "SELECT count(*) AS n FROM memberships WHERE end_date BETWEEN '2026-05-17' AND '2026-12-31' AND end_date > start_date",
     "SELECT id FROM users WHERE phone IS NOT DISTINCT FROM NULL AND city ILIKE NULL",
+    "SELECT id, name FROM restaurants WHERE city NOT ILIKE 'lin%' AND name NOT LIKE '%o%' AND name LIKE 'C%' ORDER BY id",
+    "SELECT count(*) AS n FROM restaurants WHERE city LIKE 'lin%' OR NOT city ILIKE '%N%'",
+    "SELECT count(*) AS n FROM restaurants WHERE city ILIKE ANY(ARRAY['lin%', 'x']) AND city NOT LIKE ANY(ARRAY['x%'])",
+    "SELECT 'a_b' LIKE 'a!_b' ESCAPE '!' AND 'axb' NOT ILIKE 'A!_B' ESCAPE '!' AND name LIKE '%' || city || '%' IS NOT NULL "
+    "AS x FROM restaurants WHERE left(name, 3) = 'Cop' AND right(name, 2) <> 'xx' AND left(name, -3) <> '' LIMIT 1",
+    # Columns without a name, and with one name
+    "SELECT r.id, r.name, m.id, m.name, m.name AS id_2 FROM restaurants r JOIN menu_items m ON m.restaurant_id = r.id "
+    "ORDER BY m.id LIMIT 2",
+    "SELECT count(*), count(*), max(capacity), 'x', capacity * 0, city || '' FROM restaurants "
+    "GROUP BY capacity * 0, city || '' ORDER BY city || ''",
+    "SELECT string_agg(name, ', ') FILTER (WHERE name = 'Copper Oven'), min(name) || 'x', (SELECT max(id::text) "
+    "FROM users), max(city)::text FROM restaurants",
+    "SELECT id, id FROM users WHERE id = 'nobody'",
+    """SELECT '{"a": "b"}'::jsonb ->> 'a' AS x, '["c"]'::json ->> 0 AS y""",
 ]
 
 
@@ -648,6 +696,13 @@ SAME_ANSWERS = [
 def test_dates_and_nulls_in_a_query_mean_the_same_on_both_databases(worlds: list[World], query: str) -> None:
     first, second = (call(reset(one), "execute_sql", {"query": query}) for one in worlds)
     assert not failed(first) and json.loads(first) == json.loads(second)
+
+
+def test_no_two_columns_have_one_name(world: World) -> None:
+    query = "SELECT o.id, u.id, o.user_id AS id_2, u.first_name AS id FROM orders o JOIN users u ON u.id = o.user_id"
+    shown = json.loads(call(world, "execute_sql", {"query": f"{query} WHERE u.id = '{OREN}'"}))
+    assert shown["columns"] == ["id", "id_3", "id_2", "id_4"]
+    assert shown["rows"] == [{"id": new_id("order", "his"), "id_3": OREN, "id_2": OREN, "id_4": "Oren"}]
 
 
 RECALLS = [

@@ -1,0 +1,66 @@
+"""A private PostgreSQL with pgvector for as long as this program's standard input is open.
+
+A program of its own, because nothing in a killed process can stop a server: however the run ends, the input ends with it,
+and then whatever serves the folder that the argument names is stopped, and the folder removed. And because servers inherit
+their limit of memory, which is none for the run. Prints the URL of the server, or why it cannot be started.
+"""
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+
+_PROGRAMS = ("postgres", "pg_ctl", "initdb")
+MOST_MEMORY = 512 * 2**20
+"""Bytes that each process of the server may have for itself; more is the error "out of memory" of one query."""
+
+
+def serving(folder: Path) -> list[psutil.Process]:
+    """The programs of PostgreSQL that were started on a folder, which is a run's own, so that they are too."""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] in _PROGRAMS and str(folder) in (process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+def end(folder: Path) -> None:
+    """Stop what serves a folder, also what was just about to, and remove it."""
+    while processes := serving(folder):
+        for process in processes:
+            try:
+                process.send_signal(signal.SIGQUIT)  # PostgreSQL's immediate shutdown: nothing is worth keeping
+            except psutil.NoSuchProcess:
+                continue
+        for process in psutil.wait_procs(processes, timeout=10)[1]:
+            process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(folder: Path) -> None:
+    """Start, say where, and stop when the input ends."""
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a machine without a folder for sockets of users is told so
+            import pgserver
+        # As root the package makes a user for the server, which two processes cannot do at once.
+        with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
+            server = pgserver.get_server(folder, cleanup_mode=None)
+        print(server.get_uri(), flush=True)
+        sys.stdin.read()
+    except Exception as error:  # the package raises what subprocess and the operating system raise
+        print(" ".join(str(error).split()), flush=True)
+    finally:
+        end(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
