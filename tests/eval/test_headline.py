@@ -16,14 +16,14 @@ from scripted_server import Reply, Script, completion, serve
 from deltamem.errors import DeltaMemError
 from eval.headline import headline_line, warning_lines
 
-ASKED, RIGHT = 200, 80
+ASKED, RIGHT = 50, 20
 
 
-def data(folder: Path) -> str:
-    """A LoCoMo file of four conversations: which question is easy, only the answerer knows."""
+def data(folder: Path, conversations: int = 1) -> str:
+    """A LoCoMo file of conversations with 50 questions each: which question is easy, only the answerer knows."""
     day = {"speaker_a": "Ana", "speaker_b": "Bo", "session_1_date_time": "1:56 pm on 8 May, 2023"}
     turns = [{"speaker": "Ana", "dia_id": f"D1:{number}", "text": f"The word is dog {number}."} for number in range(50)]
-    conversations = [
+    samples = [
         {
             "sample_id": f"conv-{name}",
             "conversation": day | {"session_1": turns},
@@ -34,12 +34,12 @@ def data(folder: Path) -> str:
                     "evidence": [f"D1:{number}"],
                     "category": 4,
                 }
-                for number in range(ASKED // 4)
+                for number in range(ASKED)
             ],
         }
-        for name in range(4)
+        for name in range(conversations)
     ]
-    return f"data={write(folder / 'data.json', conversations)}"
+    return f"data={write(folder / 'data.json', samples)}"
 
 
 def models(hard: Reply, judged_wrong: Reply | None = None) -> Script:
@@ -59,10 +59,10 @@ def models(hard: Reply, judged_wrong: Reply | None = None) -> Script:
 
 @pytest.fixture
 def attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def run(script: Script, *overrides: str) -> dict[str, Any]:
+    def run(script: Script, *overrides: str, conversations: int = 1) -> dict[str, Any]:
         prepare(monkeypatch, LOCOMO, Notebook())
         with serve(script) as server:
-            chosen = [*served(server), data(tmp_path), "judges=[lenient]", "judge.attempts=1", *overrides]
+            chosen = [*served(server), data(tmp_path, conversations), "judges=[lenient]", "judge.attempts=1", *overrides]
             return LOCOMO.run(tmp_path, *chosen)
 
     return run
@@ -106,13 +106,13 @@ def test_a_judge_that_writes_prose_when_the_answer_is_wrong_has_no_headline(
     summary = attack(models(WRONG, completion("It is hard to say.")))
     head = summary["headline"]
     assert (head["score"]["estimate"], head["n"], head["failures"]) == (RIGHT / ASKED, ASKED, ASKED - RIGHT)
-    assert head["withheld"] == "judge or machinery failed at 120 of 200 (60.0%, at most 1% may)"
+    assert head["withheld"] == "judge or machinery failed at 30 of 50 (60.0%, at most 1% may)"
     assert summary["withheld"].keys() == {"lenient", "lenient(valid)"}, "words are compared without a judge"
     with serve(models(WRONG, completion("It is hard to say."))) as server:
         shown = command(LOCOMO, monkeypatch, capsys)(
             data(tmp_path), *served(server), "judges=[lenient]", "resamples=20", f"out={tmp_path / 'shown'}"
         )
-    assert "lenient withheld, judge or machinery failed at 120 of 200" in shown.out
+    assert "lenient withheld, judge or machinery failed at 30 of 50" in shown.out
     row = next(line.split() for line in shown.out.splitlines() if line.split()[:1] == ["lenient"])
     assert set(row[1:]) == {"withheld", "-"}
     assert json.loads((tmp_path / "shown" / "summary.json").read_text())["scores"]["lenient(valid)"]["all"]["estimate"] == 1
@@ -128,12 +128,12 @@ def test_one_failure_in_a_hundred_is_shown_and_more_are_not(attack: Callable[...
             left -= judged
             return completion("prose") if judged and left >= 0 else models(WRONG)(body)
 
-        head = attack(script, f"out={tmp_path / str(failing)}")["headline"]
-        assert (head["failures"], head["withheld"] is not None) == (failing, withheld)
+        head = attack(script, f"out={tmp_path / str(failing)}", conversations=4)["headline"]
+        assert (head["n"], head["failures"], head["withheld"] is not None) == (200, failing, withheld)
 
 
 def test_a_search_that_raises_on_hard_questions_finds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hard = [f"hard {name}.{number}?" for name in range(4) for number in range(50) if number % 5 >= 2 and number >= 20]
+    hard = [f"hard 0.{number}?" for number in range(20, ASKED) if number % 5 >= 2]
     found = {}
     for name, broken in (("honest", ()), ("raises", hard)):
         prepare(monkeypatch, LOCOMO, Notebook(break_search=broken))
