@@ -12,6 +12,7 @@ from inspect import iscoroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from episode_texts import WordEmbedder, add, outputs, search, update
 from proxy_cases import models
 from rule_model import RulePolicy
@@ -46,13 +47,16 @@ def model(body: dict[str, Any]) -> Reply:
     return completion(outputs(update(known[1], text) if known else add(text)))
 
 
-def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+def test_the_example_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     printed = re.search(r"it prints.*?```\n(.*?)```", PAGE, re.DOTALL)
     assert printed is not None
+    monkeypatch.chdir(tmp_path)
     with serve(model) as server:
         program = block("python", "SAID = ").replace("http://localhost:8000/v1", server.url)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert done.stdout == printed[1], done.stderr
+        exec(compile(program, "the page", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == printed[1]
 
 
 def started(code: str, folder: Path, replaced: Mapping[str, str]) -> AbstractContextManager[Process]:

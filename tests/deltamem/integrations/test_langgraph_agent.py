@@ -6,10 +6,7 @@ The chat model is scripted, behind a real HTTP endpoint; so is the model that re
 import asyncio
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -311,26 +308,29 @@ def test_a_memory_cannot_end_the_list_it_is_shown_in() -> None:
 class TestDocs:
     """The examples of docs/serving.md, run as they stand."""
 
-    @staticmethod
-    def run(number: int, script: Callable[[dict[str, Any]], Reply], folder: Path) -> str:
+    @pytest.fixture
+    def run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> Callable[[int, Callable[[dict[str, Any]], Reply]], str]:
         root = Path(__file__).resolve().parents[3]
         page = (root / "docs" / "serving.md").read_text(encoding="utf-8")
         section = page.partition("\n## LangGraph\n")[2].partition("\n## ")[0]
-        code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number]
-        with serve(script) as server:
-            program = code.replace("http://localhost:8000/v1", server.url)
-            environment = os.environ | {"PYTHONPATH": str(root)}
-            done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
-            )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        monkeypatch.chdir(tmp_path)
 
-    def test_the_store(self, tmp_path: Path) -> None:
+        def run(number: int, script: Callable[[dict[str, Any]], Reply]) -> str:
+            with serve(script) as server:
+                program = blocks[number].replace("http://localhost:8000/v1", server.url)
+                exec(compile(program, "the page", "exec"), {"__name__": "__main__"})
+            return capsys.readouterr().out
+
+        return run
+
+    def test_the_store(self, run: Callable[..., str]) -> None:
         pytest.importorskip("langchain.agents")
-        assert self.run(0, assistant, tmp_path) == "{'content': 'Ann lives in Boulder.'}\n"
+        assert run(0, assistant) == "{'content': 'Ann lives in Boulder.'}\n"
 
-    def test_the_nodes(self, tmp_path: Path) -> None:
+    def test_the_nodes(self, run: Callable[..., str]) -> None:
         cities = {"I live in Boston.": "Boston", "I moved to Denver.": "Denver"}
 
         def both(body: dict[str, Any]) -> Reply:
@@ -345,6 +345,6 @@ class TestDocs:
             known = re.search(r'"id": "(m\d+)"', messages[-1]["content"])
             return completion(outputs(update(known[1], f"Ann lives in {city}.") if known else add(f"Ann lives in {city}.")))
 
-        shown = self.run(1, both, tmp_path)
+        shown = run(1, both)
         assert shown.startswith("Where do I live?\n\n<memories>\n") and "Ann lives in Denver.\n" in shown
         assert "Boston" not in shown
