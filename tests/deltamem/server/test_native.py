@@ -1,5 +1,6 @@
 """The native routes: what a manager does, over real HTTP."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ TIME = "2026-03-02T09:00:00"
 @pytest.fixture
 def http(server: Server) -> httpx.Client:
     return server.client()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server of many tests, none of which changes what it knows of Ann."""
+    with serving(tmp_path_factory.mktemp("shared") / "bank") as server:
+        client = server.client()
+        ok(client.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+        yield client
 
 
 def test_a_session_is_read_and_found(http: httpx.Client) -> None:
@@ -112,12 +122,11 @@ def test_pages_follow_each_other(http: httpx.Client) -> None:
         ("GET", "nothing", {}, 404),
     ],
 )
-def test_bad_input_is_one_sentence(http: httpx.Client, method: str, path: str, sent: dict[str, Any], status: int) -> None:
-    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+def test_bad_input_is_one_sentence(shared: httpx.Client, method: str, path: str, sent: dict[str, Any], status: int) -> None:
     headers = {"content-type": "application/json"} if "content" in sent else {}
-    said = problem(http.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
+    said = problem(shared.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
     assert "Traceback" not in said and "dog" not in said
-    assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+    assert [one["text"] for one in ok(shared.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
 
 
 @pytest.mark.parametrize(
@@ -133,12 +142,13 @@ def test_bad_input_is_one_sentence(http: httpx.Client, method: str, path: str, s
         ({"text": "\x1c\x85"}, False),
     ],
 )
-def test_the_description_refuses_what_the_server_refuses(http: httpx.Client, change: dict[str, Any], good: bool) -> None:
-    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
-    described = ok(http.get("/openapi.json"))
+def test_the_description_refuses_what_the_server_refuses(shared: httpx.Client, change: dict[str, Any], good: bool) -> None:
+    bob = "/v1/owners/bob/memories"
+    ok(shared.post(bob, json={"memories": [{"text": "Bob has a dog."}]}), 201)
+    described = ok(shared.get("/openapi.json"))
     update = described | {"$ref": "#/components/schemas/UpdateIn"}
     assert Draft202012Validator(update).is_valid(change) is good
-    assert http.patch(f"{ANN}/memories/m1", json=change).is_success is good
+    assert shared.patch(f"{bob}/m1", json=change).is_success is good
 
 
 def test_a_server_without_a_model_says_so(tmp_path: Path) -> None:
