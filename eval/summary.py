@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -437,10 +437,7 @@ def cost_line(summary: Mapping[str, Any]) -> str:
         )
         if calls:
             parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
-    if unreadable := summary["sessions"]["unreadable"]:
-        parts.append(
-            f"{unreadable:,} of {summary['sessions']['total']:,} sessions brought no readable answer of the manager"
-        )
+    parts += unreadable_parts(summary)
     if summary["queries_per_memory"] is not None:
         parts.append(f"{summary['queries_per_memory']:.2f} queries per memory")
     if shown := summary["context_tokens"]:
@@ -448,6 +445,12 @@ def cost_line(summary: Mapping[str, Any]) -> str:
     requests = sum(usage["requests"] for usage in summary["this_run"].values())
     parts.append(f"this run: {requests:,} requests, {sum(summary['seconds'].values()):.0f} s")
     return "; ".join(parts)
+
+
+def unreadable_parts(summary: Mapping[str, Any]) -> Iterator[str]:
+    """How many sessions the manager could not be understood about, if any."""
+    if unreadable := summary["sessions"]["unreadable"]:
+        yield f"{unreadable:,} of {summary['sessions']['total']:,} sessions brought no readable answer of the manager"
 
 
 def probe_line(probe: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
 from eval.records import IngestRecord, ingest_session
 from eval.runner import FAILED, MEMORY_FOLDER, REPORT_FILE
-from eval.summary import ALL, build_summary, failure_lines, write_summary
+from eval.summary import ALL, build_summary, failure_lines, unreadable_parts, write_summary
 from eval.systems.base import Memory, SessionBuffer, StoreKey, System
 from eval.systems.baselines import Baseline
 
@@ -413,12 +413,13 @@ def _percent(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:
 
 def cost_line(summary: Mapping[str, Any]) -> str:
     """What models were asked for, by the part that they play."""
-    return "; ".join(
+    parts = [
         f"{part}: {cost['calls']:,} calls ({cost['cached']:,} cached), "
         f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens, {cost['seconds']:,.0f} s"
         for part, cost in summary["cost"].items()
         if cost.get("calls")
-    )
+    ]
+    return "; ".join([*parts, *unreadable_parts(summary)])
 
 
 def main(config: MomentoConfig) -> int:

@@ -274,6 +274,14 @@ def test_episodic_memory_that_is_killed_asks_nothing_twice(tmp_path: Path) -> No
     assert {session.outcome for session in sessions} == {"applied"} and not any(session.late for session in sessions)
 
 
+@pytest.mark.parametrize("system", ["deltamem", "episodic"])
+def test_a_memory_model_that_cannot_be_read_is_told(tmp_path: Path, system: str) -> None:
+    with serve(lambda body: completion("Hello.")) as server:
+        summary = run(tmp_path, server.url, f"system={system}", "limit=1")
+    told = "9 of 9 sessions brought no readable answer of the manager"
+    assert any(told in line for line in command.lines(summary)) and told in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_a_memory_model_that_extracts_nothing_gives_the_agent_nothing(tmp_path: Path) -> None:
     with serve(lambda body: completion("Hello." if is_check(body) else outputs())) as server:
