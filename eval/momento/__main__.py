@@ -30,13 +30,13 @@ from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.fingerprint import Makings
 from eval.headline import warning_lines
-from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
-from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox
+from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, find_window, make_embedder, make_system, open_models
+from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, check_room
 from eval.momento.database import open_database
 from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
 from eval.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, dialogue_sessions, summary_rows
-from eval.momento.summary import SCRIPTED, as_questions, run_report, trial_costs, trial_warnings
+from eval.momento.summary import SCRIPTED, as_questions, calls_line, run_report, trial_costs, trial_warnings
 from eval.momento.tasks import Task, TaskSet, read_tasks
 from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
@@ -121,6 +121,7 @@ class Run:
     worlds: asyncio.Queue[World]
     reader: FactReader
     console: Console
+    context_tokens: int  # Window of the agent
 
     def missing(self, task: Task) -> list[int]:
         """The trials of a task that are not done."""
@@ -182,7 +183,7 @@ class Run:
             agent: LLMAgent | ScriptedAgent = ScriptedAgent(toolbox, task, self.reader)
             user: LLMUser | ScriptedUser = ScriptedUser(task)
         else:
-            limits = {"rounds": config.rounds, "context_tokens": config.context_tokens}
+            limits = {"rounds": config.rounds, "context_tokens": self.context_tokens}
             agent = LLMAgent(model, toolbox, task, prompts["momento_agent"], prompts["momento_summary"], **limits)
             user = LLMUser(playing, task, prompts["momento_user"])
         if memory is None:
@@ -325,12 +326,17 @@ async def _evaluate(
                 worlds,
                 FactReader(catalogue),
                 console,
+                config.context_tokens,
             )
         )
         left = [task for task in chosen if run.missing(task)]
         needed = ["answer", "judge", *(["manager"] if config.system in WITH_MODEL else [])] if left else None
         await makings.go_on(config, models, needed)
         run.made = makings.made
+        if left and models.answer is not None:
+            served = await find_window("answer", models.answer, config.answer)
+            run.context_tokens = min(config.context_tokens, served or config.context_tokens)
+            check_room(prompts["momento_agent"], config.answer, run.context_tokens)
         if left:
             if user_llm is not None:  # the other models were asked just now
                 await user_llm.check([{"role": "user", "content": CANARY}])
@@ -377,6 +383,7 @@ def page(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> str:
         records=ordered,
         percent=partial(_percent, summary),
         cost=cost_line(summary),
+        calls=calls_line(summary["trials"]),
         warnings=warning_lines(summary),
     )
 
@@ -393,7 +400,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     said.append(f"passed by kind: {kinds}")
     said.append(
         f"{trials['done']} trials of {data['chosen']} tasks ({data['file']}), {trials['failed']} failed; "
-        f"{trials['calls_of_tools']:,} calls of tools, {trials['violations']:,} against a rule; "
+        f"{calls_line(trials)}; "
         f"{summary['seconds']['run']:.0f} s"
     )
     said += [costs] if (costs := cost_line(summary)) else []

@@ -44,6 +44,7 @@ class Toolbox:
     world: World
     actions: list[Action] = field(default_factory=list)
     repeated: int = 0  # Calls that were answered from the cache of their round
+    unreadable: int = 0  # Calls whose arguments were no JSON object
 
     async def round(self, calls: Sequence[tuple[str, str]]) -> list[str]:
         """Carry out the calls of one reply, names with JSON arguments; what occurs twice is done once.
@@ -63,6 +64,7 @@ class Toolbox:
                 result = await asyncio.to_thread(tools.call, self.world, name, arguments)
                 self.actions.append(Action(name=name, arguments=arguments, result=result))
             else:
+                self.unreadable += 1
                 result = f"{tools.ERROR}the arguments of {name} are not a JSON object"
             results[name, text] = result
         return [results[one] for one in calls]
@@ -223,6 +225,24 @@ class LLMAgent:
         notes = {"role": "user", "content": f"{EARLIER}\n{without_thinking(answer.text)}"}
         self._history = [notes, *(message for group in kept for message in group)]
 
+
+def check_room(prompt: Prompt, settings: ModelSettings, window: int) -> None:
+    """Make sure that an agent's window has room for a conversation beside instructions, tools and a reply.
+
+    Raises:
+        DeltaMemError: If it has not.
+    """
+    fixed = estimate_tokens(prompt.text) + _tokens([tool.schema() for tool in tools.TOOLS.values()])
+    room = window - fixed - (settings.max_tokens or 0)
+    if room < FEWEST_TOKENS:
+        raise DeltaMemError(
+            f"instructions and tools take about {fixed:,} of the {window:,} tokens of the agent's window, and "
+            f"answer.max_tokens={settings.max_tokens} leaves no room for a conversation; lower it or give a larger window"
+        )
+
+
+FEWEST_TOKENS = 1000
+"""In which a conversation could be led."""
 
 KEPT_SHARE = 0.8
 """Of the room for the conversation, what its newest part may take when the rest is summarised."""

@@ -115,6 +115,7 @@ def run_report(
                 "unfinished_conversations": sum(not record.finished for record in records if record.error is None),
                 "calls_of_tools": sum(len(record.actions) for record in records),
                 "repeated_calls": sum(record.repeated_calls for record in records),
+                "unreadable_calls": sum(record.unreadable_calls for record in records),
                 "violations": sum(record.violations for record in records),
                 "judged_by_words_after_a_failure": sum(one.judge_error is not None for one in scored),
                 "seconds_each": round(sum(record.seconds for record in records) / len(records), 3) if records else None,
@@ -138,6 +139,12 @@ def trial_warnings(records: Sequence[TrialRecord], settings: Mapping[str, ModelS
     scored = [record.scores for record in records if record.scores is not None]
     if errors := [one.judge_error for one in scored if one.judge_error is not None]:
         yield f"the judge failed in {len(errors):,} of {len(scored):,} trials, whose coverage is that by words: {errors[0]}"
+
+
+def calls_line(trials: Mapping[str, Any]) -> str:
+    """How many tools were called, by the ``trials`` of a summary."""
+    unreadable = f", {trials['unreadable_calls']:,} that could not be read" if trials["unreadable_calls"] else ""
+    return f"{trials['calls_of_tools']:,} calls of tools, {trials['violations']:,} against a rule{unreadable}"
 
 
 def trial_costs(records: Sequence[TrialRecord]) -> dict[str, dict[str, Any]]:

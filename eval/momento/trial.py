@@ -42,6 +42,7 @@ class TrialRecord(StrictModel):
     turns: tuple[TurnRecord, ...] = ()
     actions: tuple[Action, ...] = ()
     repeated_calls: int = 0  # Answered from the cache of their round
+    unreadable_calls: int = 0  # No actions, because their arguments were no JSON object
     finished: bool = False  # Whether the user was done before the turns were used up
     changes: dict[str, list[str]] = Field(default={})  # By table the rows of the user that came (+) and went (-)
     hashes: dict[str, str] = Field(default={})
@@ -137,6 +138,7 @@ class Trial:
             turns=tuple(turns),
             actions=tuple(self.toolbox.actions),
             repeated_calls=self.toolbox.repeated,
+            unreadable_calls=self.toolbox.unreadable,
             finished=finished,
             changes=_changes(before, after),
             hashes=self.world.hashes(self.task.user_id),

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from momento_cases import CATALOGUE, TODAY
 from rich.console import Console
-from scripted_server import Reply, Served, completion, failure, is_check, serve, unused_url
+from scripted_server import Reply, Served, completion, failure, is_check, serve, too_long, unused_url
 
 from deltamem.config import CONFIGS, composed, validated
 from deltamem.errors import DeltaMemError
+from deltamem.ingest import estimate_tokens
 from eval import fingerprint
 from eval.compare.page import render
 from eval.compare.runs import differences, load_runs
@@ -342,7 +343,9 @@ def test_models_play_agent_user_and_judge(tmp_path: Path, serving: Callable[[Mod
     assert record.error is None and record.scores is not None and record.scores.passed
     assert record.scores.covered_by_judge == (True,) and record.scores.covered_by_words == (True,)
     assert [action.name for action in record.actions] == ["search_restaurants", "list_restaurant_menu", "create_order"]
-    assert record.repeated_calls == 1
+    assert (record.repeated_calls, record.unreadable_calls) == (1, 1)
+    told = "3 calls of tools, 0 against a rule, 1 that could not be read"
+    assert any(told in line for line in lines(summary)) and told in (tmp_path / "report.html").read_text()
     assert record.turns[0].reply == "Shall I order your usual?"  # without the thoughts
     assert record.agent_cost.calls == 4 and record.judge_cost.calls == 1
     first = asked(server, "You serve")[0]
@@ -517,6 +520,33 @@ async def test_a_conversation_that_outgrows_the_window_is_summarised(
     assert last[1]["content"].startswith(EARLIER) and "notes" in last[1]["content"]
     assert last[-1]["content"].startswith("message 11")
     assert len(json.dumps(last)) / 3 < 14_000
+
+
+def test_the_window_that_the_endpoint_tells_bounds_the_conversation(tmp_path: Path) -> None:
+    window = 14_000
+
+    def agent(body: dict[str, Any]) -> Reply:
+        sent = estimate_tokens(json.dumps([body["messages"], body.get("tools", ())])) + body["max_tokens"]
+        return completion("y" * 3000) if sent <= window else too_long()
+
+    models = Models(agent=agent, user=lambda body: completion("x" * 3000), judge=lambda body: completion("?"))
+    with serve(models, [{"id": "tiny", "max_model_len": window}]) as server:
+        evaluate(by_models(tmp_path, server, "turns=8"), QUIET)
+        assert asked(server, "Shorten the beginning")
+    (record,) = records(tmp_path).values()
+    assert record.error is None and len(record.turns) == 8
+
+
+@pytest.mark.parametrize(("served", "overrides"), [(12_288, ["answer.max_tokens=8192"]), (None, ["context_tokens=4000"])])
+def test_a_window_without_room_for_a_conversation_is_refused(
+    tmp_path: Path, served: int | None, overrides: list[str]
+) -> None:
+    with (
+        serve(Models(), [{"id": "tiny", "max_model_len": served}]) as server,
+        pytest.raises(DeltaMemError, match=r"instructions and tools take about \d,\d+ .* answer.max_tokens=\d+ .* no room"),
+    ):
+        evaluate(by_models(tmp_path, server, *overrides), QUIET)
+    assert not records(tmp_path) and not (tmp_path / "making.json").exists()
 
 
 def test_pictures_are_sent_once_and_missing_ones_fail(tmp_path: Path) -> None:
