@@ -199,8 +199,8 @@ class Run:
         return None if llm is None else Model(llm, settings, self.config.seed, f"task {task.task_id}", trial)
 
     def _tell(self) -> None:
-        total = len(self.chosen) * self.config.trials
-        done = len(self.trials)
+        keys = self._keys()
+        total, done = len(keys), sum(key in self.trials for key in keys)
         if done == total or done % max(1, total // 20) == 0:
             self.console.print(f"trials {done:,}/{total:,}", markup=False, highlight=False)
 
@@ -228,7 +228,8 @@ class Run:
         )
         stores = {_store_id(task) for task in self.chosen}
         sessions = [record for record in self.sessions if record.store in stores]
-        done = len(records) == len(self.chosen) * config.trials and not going_on
+        done = sum(len(question.answers) == config.trials for question in questions)
+        whole = done == len(self.chosen) and not going_on
         summary = build_summary(
             config,
             report,
@@ -237,7 +238,7 @@ class Run:
             probes=(),
             prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
             seconds={"run": seconds},
-            partial=None if done else {"done": len(questions), "questions": len(self.chosen)},
+            partial=None if whole else {"done": done, "questions": len(self.chosen)},
             warnings=[*trial_warnings(records, {"user": config.user, "judge": config.judge}), *makings.warnings()],
             fingerprint=makings.as_dict(),
         )
@@ -250,8 +251,10 @@ class Run:
 
     def records(self) -> list[TrialRecord]:
         """The trials that are done, of those that are asked for: the folder may hold others, of an earlier call."""
-        wanted = [f"{task.task_id}/{number + 1}" for task in self.chosen for number in range(self.config.trials)]
-        return [record for key in wanted if (record := self.trials.get(key)) is not None]
+        return [record for key in self._keys() if (record := self.trials.get(key)) is not None]
+
+    def _keys(self) -> list[str]:
+        return [f"{task.task_id}/{number + 1}" for task in self.chosen for number in range(self.config.trials)]
 
 
 def _store_id(task: Task) -> str:
@@ -397,7 +400,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
             shown = ", ".join(f"{name} {_percent(summary, name)}" for name in of_scope)
             said.append(f"{summary['system']}{scope}: {shown} (%)")
     kinds = ", ".join(f"{kind} {100 * of['estimate']:.0f}" for kind, of in scores["passed"].items() if of and kind != ALL)
-    said.append(f"passed by kind: {kinds}")
+    said.append(f"passed by kind: {'withheld' if 'passed' in summary['withheld'] else kinds}")
     said.append(
         f"{trials['done']} trials of {data['chosen']} tasks ({data['file']}), {trials['failed']} failed; "
         f"{calls_line(trials)}; "

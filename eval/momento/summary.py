@@ -39,7 +39,8 @@ def _question(trials: Sequence[TrialRecord]) -> QuestionRecord:
                 text=None if trial.scores is None else "\n".join(turn.reply for turn in trial.turns),
                 scores={name: 0.0 if trial.scores is None else float(getattr(trial.scores, name)) for name in SCORES},
                 error=trial.error,
-                silent=bool(trial.turns) and not any(turn.reply for turn in trial.turns),
+                # What broke is not the agent's doing, also where it had said nothing before.
+                silent=trial.error is None and bool(trial.turns) and not any(turn.reply for turn in trial.turns),
                 cut=trial.cut.get("answer", 0) > 0,
                 cost=trial.agent_cost,
                 made=trial.made,

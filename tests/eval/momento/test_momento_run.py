@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -169,7 +170,27 @@ def test_a_comparison_keeps_failures_and_what_is_not_finished_apart(tmp_path: Pa
     assert run.summary.scores["pass^2(valid)"]["all"] == valid
     said = lines(json.loads((tmp_path / "run" / "summary.json").read_text()))
     assert said[0].startswith("oracle: passed withheld") and said[1].startswith("oracle(valid): passed(valid) withheld")
-    assert "2 failed" in said[3] and said[4].startswith("withheld: passed, ")
+    assert said[2] == "passed by kind: withheld" and "2 failed" in said[3]
+    assert any(line.startswith("withheld: passed, ") for line in said)
+
+
+def test_a_task_is_done_when_all_its_trials_are_and_progress_counts_those_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(configured(tmp_path, "system=none", "trials=3", "limit=2"), QUIET)
+    kept = (tmp_path / "trials.jsonl").read_text().splitlines()
+    (tmp_path / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept[:-1]))
+
+    async def killed(self: command.Run) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(command.Run, "do", killed)
+        evaluate(configured(tmp_path, "system=none", "trials=3", "limit=2"), QUIET)
+    assert json.loads((tmp_path / "summary.json").read_text())["partial"] == {"done": 1, "questions": 2}
+    with Console(file=io.StringIO()) as console:
+        evaluate(configured(tmp_path, "system=none", "trials=1", "limit=3"), console)
+    assert console.file.getvalue() == "trials 3/3\n"  # type: ignore[attr-defined]
 
 
 def test_a_record_says_what_happened(tmp_path: Path) -> None:
@@ -452,6 +473,16 @@ def test_a_broken_endpoint_is_a_failure_and_not_a_zero_and_is_tried_again(
     assert main(config) == 0
     again = json.loads((tmp_path / "summary.json").read_bytes())["scores"]
     assert again["passed"]["all"]["estimate"] == 1 and "passed(valid)" not in again
+
+
+def test_a_silent_agent_does_not_hide_that_the_endpoint_broke(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+    def once(body: dict[str, Any]) -> Reply:
+        return failure(400, "no") if len(body["messages"]) > 2 else completion("")
+
+    summary = evaluate(by_models(tmp_path, serving(Models(agent=once, user=lambda body: completion("More!")))), QUIET)
+    (record,) = records(tmp_path).values()
+    assert [turn.reply for turn in record.turns] == [""] and record.error is not None
+    assert "failed at 1 of 1" in summary["withheld"]["passed"] and summary["failures"]["by_stage"] == {"answer": 1}
 
 
 def test_a_user_who_is_not_there_is_found_before_any_trial(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
