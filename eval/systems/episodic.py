@@ -32,6 +32,9 @@ from deltamem.runs import RecordFile
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage, store_folder
 from eval.systems.deltamem import TURNS_FILE
 
+_ONE_TURN = 2
+"""Places of one turn of a trajectory: the user's and the agent's."""
+
 NO_REPLY = "[no reply]"
 """What the agent said in a session in which only the user speaks."""
 
@@ -90,8 +93,10 @@ class EpisodicSystem:
 class AgentMemory:
     """The lessons and episodes of serving one person, in a store of its own.
 
-    The sources of a lesson are the turns that its addition and every update since come from. The journal names turns by
-    their place; their ids are kept beside it, because a later run searches a store without giving it the sessions again.
+    The sources of a lesson are the turns that its addition and every update since come from, as far as they are told from
+    the others of their episode. An episode names none: it comes from many turns and says little of each, so that naming them
+    all would pass for having found them. The journal names turns by their place; their ids are kept beside it, because a
+    later run searches a store without giving it the sessions again.
     """
 
     def __init__(self, system: EpisodicSystem, store: MemoryStore, person: str, turn_ids: RecordFile[_Turns]) -> None:
@@ -106,6 +111,7 @@ class AgentMemory:
         self._agent = EpisodicMemory(self._store, self._person, self._system.policy, self._system.settings)
         self._sources: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._entries: defaultdict[str, list[int]] = defaultdict(list)  # Positions by session
+        self._whole: dict[str, frozenset[int]] = {}  # By session and number of an episode the places of its turns
         self._known: dict[str, None] = {}
         self._read = 0
         self._note()
@@ -170,8 +176,14 @@ class AgentMemory:
                 self._known[session] = None
             record = self._turn_ids.get(session)
             places = () if record is None else record.turns
+            kind, _, number = stage.partition("-")
+            episode = f"{session}#{number}"
             for change in entry.changes:
-                if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
+                if kind == "#episode":
+                    self._whole[episode] = frozenset(change.turns)
+                elif kind == "#reflections" and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
+                    if len(change.turns) > _ONE_TURN and self._whole.get(episode) == frozenset(change.turns):
+                        continue
                     turns = (turn for place in change.turns if place <= len(places) for turn in places[place - 1])
                     self._sources[change.memory_id].update(dict.fromkeys(turns))
 

@@ -53,7 +53,9 @@ def reviewer_of(body: dict[str, Any]) -> str | None:
     prompt, asked, *_ = (str(message["content"]) for message in body["messages"])
     if prompt == load_prompt(TURNS_PROMPT).text:
         notes = [
-            turn_block(int(number), ended=False, note=_note(_FACT.findall(said)))
+            turn_block(int(number), ended=False).replace(
+                "Called the tool for it.", _note(_FACT.findall(said)) or "Listened."
+            )
             for number, said in _TURN.findall(asked.partition("<turns>")[2])
         ]
         return f"<summary>{''.join(notes)}</summary>"
