@@ -180,6 +180,14 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 """What reads what SQLite stored."""
 
 
+class DatabaseFailedError(DeltaMemError):
+    """The database went away, or is out of room: no result of a call, and a trial that meets it has failed."""
+
+    def __init__(self, cause: Exception) -> None:
+        """Say what the database said first."""
+        super().__init__(f"the database failed: {str(cause).partition(chr(10))[0]}")
+
+
 class Database(ABC):
     """Where the state is; one trial at a time."""
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from importlib.util import find_spec
@@ -26,7 +26,19 @@ from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
 from eval.momento import sql
-from eval.momento.database import ENUMS, READABLE, SECONDS, TABLES, TOO_LONG, Database, Row, Selected, collected, typed_rows
+from eval.momento.database import (
+    ENUMS,
+    READABLE,
+    SECONDS,
+    TABLES,
+    TOO_LONG,
+    Database,
+    DatabaseFailedError,
+    Row,
+    Selected,
+    collected,
+    typed_rows,
+)
 from eval.momento.policies import CallError, PolicyViolationError
 
 _READER, _RECALLER = "reader", "recaller"
@@ -102,17 +114,22 @@ class PostgresDatabase(Database):
         self._url = url
         self._database = f"momento_{secrets.token_hex(6)}"
         ours: dict[str, Any] = {"dbname": self._database, "autocommit": True, "options": "-c TimeZone=UTC"}
-        try:
-            with psycopg.connect(url, autocommit=True) as server:
-                made = f"CREATE DATABASE {self._database} TEMPLATE template0 ENCODING 'UTF8'"
-                server.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'".encode())
-            self._owner = psycopg.connect(url, row_factory=shapes.dict_row, **ours)
-            self._readers = {
-                kind: psycopg.connect(url, user=f"{self._database}_{kind}", password=password, **ours)
-                for kind, password in self._prepare().items()
-            }
-        except psycopg.Error as error:
-            raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
+        with ExitStack() as stack:
+            try:
+                with psycopg.connect(url, autocommit=True) as server:
+                    made = f"CREATE DATABASE {self._database} TEMPLATE template0 ENCODING 'UTF8'"
+                    server.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'".encode())
+                stack.callback(self._drop)
+                self._owner = stack.enter_context(closing(psycopg.connect(url, row_factory=shapes.dict_row, **ours)))
+                self._readers = {
+                    kind: stack.enter_context(
+                        closing(psycopg.connect(url, user=f"{self._database}_{kind}", password=password, **ours))
+                    )
+                    for kind, password in self._prepare().items()
+                }
+            except psycopg.Error as error:
+                raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
+            self._end = stack.pop_all()
 
     def _prepare(self) -> dict[str, str]:
         """Make tables, and roles of this database alone; the passwords of these by their kind."""
@@ -148,7 +165,10 @@ class PostgresDatabase(Database):
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """See `Database`."""
-        cursor = self._owner.execute(query.replace("?", "%s").encode(), list(parameters))
+        try:
+            cursor = self._owner.execute(query.replace("?", "%s").encode(), list(parameters))
+        except self._psycopg.OperationalError as error:
+            raise DatabaseFailedError(error) from error
         if not cursor.description:
             return []
         return [{name: str(value) if isinstance(value, UUID) else value for name, value in row.items()} for row in cursor]
@@ -200,6 +220,10 @@ class PostgresDatabase(Database):
                 return collected(names, () if first is None else chain([first], rows), most, lambda _, value: _plain(value))
         except self._psycopg.errors.QueryCanceled as error:
             raise CallError(TOO_LONG) from error
+        except self._psycopg.OperationalError as error:
+            if self._readers[kind].broken:
+                raise DatabaseFailedError(error) from error
+            raise CallError(error.diag.message_primary or str(error)) from error
         except (self._psycopg.errors.InsufficientPrivilege, self._psycopg.errors.ReadOnlySqlTransaction) as error:
             raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
         except self._psycopg.Error as error:
@@ -209,11 +233,14 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """See `Database`."""
-        for connection in (*self._readers.values(), self._owner):
-            connection.close()
-        with self._psycopg.connect(self._url, autocommit=True) as server:
-            server.execute(f"DROP DATABASE {self._database} WITH (FORCE)".encode())
-            server.execute(f"DROP ROLE {', '.join(f'{self._database}_{kind}' for kind in self._readers)}".encode())
+        self._end.close()
+
+    def _drop(self) -> None:
+        roles = [f"DROP ROLE IF EXISTS {self._database}_{kind}" for kind in (_READER, _RECALLER)]
+        for statement in (f"DROP DATABASE {self._database} WITH (FORCE)", *roles):
+            # A server that has gone away has nothing to drop, and a role that may not make roles has made none.
+            with suppress(self._psycopg.Error), self._psycopg.connect(self._url, autocommit=True) as server:
+                server.execute(statement.encode())
 
 
 def _limited(tree: exp.Query, most: int) -> str:

@@ -5,7 +5,10 @@ and then whatever serves the folder that the argument names is stopped, and the 
 their limit of memory, which is none for the run. Prints the URL of the server, or why it cannot be started.
 """
 
+import io
+import logging
 import os
+import re
 import resource
 import shutil
 import signal
@@ -46,6 +49,8 @@ def end(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     """Start, say where, and stop when the input ends."""
+    logs = io.StringIO()
+    logging.basicConfig(stream=logs)  # what the programs say
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
         with warnings.catch_warnings():
@@ -57,7 +62,8 @@ def main(folder: Path) -> None:
         print(server.get_uri(), flush=True)
         sys.stdin.read()
     except Exception as error:  # the package raises what subprocess and the operating system raise
-        print(" ".join(str(error).split()), flush=True)
+        fatal = re.search("FATAL: *(.*)", logs.getvalue())
+        print(fatal[1] if fatal else " ".join(str(error).split()), flush=True)
     finally:
         end(folder)
 

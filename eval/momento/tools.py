@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from deltamem.errors import DeltaMemError
 from eval.momento import service
-from eval.momento.database import check_texts, is_storable
+from eval.momento.database import DatabaseFailedError, check_texts, is_storable
 from eval.momento.policies import CallError, PolicyViolationError
 from eval.momento.world import World
 
@@ -86,7 +86,11 @@ TOOLS: dict[str, Tool] = {
 
 
 def call(world: World, name: str, arguments: Mapping[str, Any]) -> str:
-    """Carry out a call as an agent makes it; never raises for what the agent did."""
+    """Carry out a call as an agent makes it; never raises for what the agent did.
+
+    Raises:
+        DatabaseFailedError: If the database has gone away.
+    """
     tool = TOOLS.get(name)
     if tool is None:
         return f"{ERROR}there is no tool {name[:40]!r}"
@@ -99,6 +103,8 @@ def call(world: World, name: str, arguments: Mapping[str, Any]) -> str:
                 return f"{VIOLATION}{error}"
             except CallError as error:
                 return f"{ERROR}{error}"
+    except DatabaseFailedError:
+        raise
     except (CallError, DeltaMemError) as error:
         return f"{ERROR}{error}"
 
