@@ -125,7 +125,7 @@ class ManagedMemory:
         self._manager: MemoryManager | None = None
         self._known: dict[str, int] = {}
         for entry in store.bank(owner).journal.entries():
-            if entry.kind is EntryKind.SESSION and entry.session_id is not None:
+            if entry.kind is EntryKind.SESSION and entry.session_id is not None and not entry.undone:
                 self._note(entry.session_id, entry.position, entry.changes)
 
     @property

@@ -95,8 +95,9 @@ class AgentMemory:
 
     The sources of a lesson are the turns that its addition and every update since come from, as far as they are told from
     the others of their episode. An episode names none: it comes from many turns and says little of each, so that naming them
-    all would pass for having found them. The journal names turns by their place; their ids are kept beside it, because a
-    later run searches a store without giving it the sessions again.
+    all would pass for having found them. What was rolled back is no source, and its sessions are not known. The journal
+    names turns by their place; their ids are kept beside it, because a later run searches a store without giving it the
+    sessions again.
     """
 
     def __init__(self, system: EpisodicSystem, store: MemoryStore, person: str, turn_ids: RecordFile[_Turns]) -> None:
@@ -169,7 +170,7 @@ class AgentMemory:
         for entry in self._journal(self._read):
             self._read = entry.position
             session, stage = split_stage(entry.session_id or "")
-            if entry.kind is not EntryKind.SESSION:
+            if entry.kind is not EntryKind.SESSION or entry.undone:
                 continue
             self._entries[session].append(entry.position)
             if not stage:

@@ -92,6 +92,22 @@ async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
     assert set(facts["prompt_hashes"]) == {"manager", "session"} and "deltamem" in facts["versions"]
 
 
+async def test_what_was_rolled_back_is_no_source_and_its_session_is_read_again(tmp_path: Path) -> None:
+    system = DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path)
+    first, second, _ = dialogue()
+    async with system.open(ANA) as memory:
+        await memory.ingest(first)
+        await memory.ingest(second)
+    with MemoryStore.open(tmp_path / ANA.id, WordEmbedder()) as store:
+        await asyncio.to_thread(store.bank(ANA.owner).rollback, 1)
+    async with system.open(ANA) as memory:
+        assert list(memory.known) == ["s1"]
+        assert [(one.text, one.sources) for one in await memory.search("city", 5)] == [("Ana's city is Boston.", ("D1:1",))]
+        again = await memory.ingest(second)
+        assert again.operations == {"UPDATE": 1} and again.memories == (DENVER,)
+        assert [(one.text, one.sources) for one in await memory.search("city", 5)] == [(DENVER, ("D1:1", "D2:2"))]
+
+
 async def test_each_speaker_is_the_user_of_an_own_memory(tmp_path: Path) -> None:
     roles = {"user": "assistant", "assistant": "user"}
     bo = StoreKey("conv-1.Bo", "Bo")

@@ -154,6 +154,29 @@ async def test_a_lesson_that_could_come_from_every_turn_of_an_episode_names_none
     assert found["What to know of the job"] == ()
 
 
+async def test_what_was_rolled_back_is_no_source_and_its_session_is_read_again(tmp_path: Path) -> None:
+    first, second, _ = dialogue()
+    for session in (first, second):
+        async with local(tmp_path).open(ANA) as memory:
+            await memory.ingest(session)
+            (city, *_) = await memory.search(CITY.format("Boston"), 1)
+        with MemoryStore.open(tmp_path / ANA.id, WordEmbedder()) as store:
+            owned = store.bank("agent:Ana")
+            if session is first:
+                before = owned.journal.head
+            else:
+                await asyncio.to_thread(owned.rollback, before)
+    assert city.text == CITY.format("Denver")
+    async with local(tmp_path).open(ANA) as memory:
+        assert list(memory.known) == ["s1"]
+        (city, *_) = await memory.search(CITY.format("Boston"), 1)
+        assert (city.text, city.sources) == (CITY.format("Boston"), ("D1:1", "D1:2"))
+        again = await memory.ingest(second)
+        assert again.operations == {"ADD": 1, "UPDATE": 1} and again.usage.calls == 3
+        (city, *_) = await memory.search(CITY.format("Denver"), 1)
+        assert city.sources == ("D1:1", "D1:2", "D2:2", "D2:3")
+
+
 @pytest.mark.parametrize("answered", range(CALLS))
 async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, answered: int) -> None:
     reached = threading.Event()
