@@ -219,7 +219,8 @@ class Database(ABC):
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
-        return self._select(sql.checked(query, READABLE, SESSION_TABLES), most)
+        with sql.parsing():
+            return self._select(sql.checked(query, READABLE, SESSION_TABLES), most)
 
     @abstractmethod
     def _select(self, tree: exp.Query, most: int) -> Selected: ...
@@ -233,9 +234,9 @@ class Database(ABC):
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
-        tree = sql.checked(query, ("sessions",), READABLE)
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
-        return self._recall(tree, values, _MOST_RECALLED)[1]
+        with sql.parsing():
+            return self._recall(sql.checked(query, ("sessions",), READABLE), values, _MOST_RECALLED)[1]
 
     @abstractmethod
     def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected: ...

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any
 
-PRIORITY_FROM = ("gold", "platinum")
-
 
 def _tier(name: str, discount: int, cost: float, perks: str) -> dict[str, Any]:
     return {
         "tier": name,
         "order_discount_pct": discount,
-        "priority_reservation": name in PRIORITY_FROM,
+        "priority_reservation": name in ("gold", "platinum"),
         "free_delivery": name == "platinum",
         "monthly_cost": cost,
         "description": perks,

@@ -45,14 +45,8 @@ _READER, _RECALLER = "reader", "recaller"
 _USER_SETTING = "momento.user_id"
 _MISSING = "database=postgres needs psycopg; install it with: pip install 'deltamem[momento]'"
 _STABLE_ALLOWED = (
-    "extract",
-    "date_part",
-    "date_trunc",
-    "to_char",
-    "concat",
-    "timestamptz_pl_interval",
-    "timestamptz_mi_interval",
-    "array_to_string",
+    "'extract', 'date_part', 'date_trunc', 'to_char', 'concat', 'timestamptz_pl_interval', 'timestamptz_mi_interval', "
+    "'array_to_string'"
 )
 
 # Whoever may SELECT could otherwise sleep, read settings and the catalog, or run a query that is a string. Immutable
@@ -66,7 +60,7 @@ DO $$ DECLARE signature text; BEGIN
         SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
         WHERE n.nspname = 'pg_catalog' AND NOT (
             (p.provolatile = 'i' AND p.proname NOT LIKE 'pg\\_%' AND p.proname NOT LIKE '%\\_to\\_xml%')
-            OR p.proname IN ({", ".join(map(repr, _STABLE_ALLOWED))})
+            OR p.proname IN ({_STABLE_ALLOWED})
             OR p.oid IN (SELECT oprcode FROM pg_operator WHERE oprcode <> 0)
             OR p.oid IN (SELECT castfunc FROM pg_cast WHERE castfunc <> 0))
     LOOP EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || signature || ' FROM PUBLIC'; END LOOP;

@@ -8,7 +8,7 @@ from math import comb
 from typing import Any
 
 from deltamem.config import StrictModel
-from eval.momento.tasks import ExpectedInformation, Node, Task
+from eval.momento.tasks import ExpectedInformation, Node, Task, sorted_nodes
 from eval.momento.tools import failed
 from eval.momento.world import HASHES
 
@@ -72,19 +72,6 @@ def matches(node: Node, action: Action) -> bool:
         elif str(given) != str(value):
             return False
     return True
-
-
-def sorted_nodes(dag: Sequence[Node]) -> list[Node]:
-    """Each node after its predecessors, otherwise in the order of the DAG (breadth first)."""
-    waiting = {node.id: set(node.predecessors) for node in dag}
-    ready = [node for node in dag if not waiting[node.id]]
-    for node in ready:  # grows
-        for other in dag:
-            if node.id in waiting[other.id]:
-                waiting[other.id].remove(node.id)
-                if not waiting[other.id]:
-                    ready.append(other)
-    return ready
 
 
 def dag_recall(dag: Sequence[Node], actions: Sequence[Action], *, ordered: bool = False) -> float:

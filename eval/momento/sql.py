@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache, partial, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import lru_cache, partial
+from typing import Any, cast
 
 import sqlglot
 from sqlglot import exp
@@ -46,24 +47,16 @@ A database looks at its limit of time between rows, and not while it evaluates o
 long as the product of two lengths. TRIM of 300,000 characters by as many others took minutes.
 """
 
-_Given = ParamSpec("_Given")
-_Made = TypeVar("_Made")
 
-
-def _nested(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+@contextmanager
+def parsing() -> Iterator[None]:
     """Refuse a query that is nested too deeply for the parser, at whatever step that shows."""
-
-    @wraps(function)
-    def guarded(*arguments: _Given.args, **named: _Given.kwargs) -> _Made:
-        try:
-            return function(*arguments, **named)
-        except RecursionError as error:
-            raise PolicyViolationError("the query is nested too deeply") from error
-
-    return guarded
+    try:
+        yield
+    except RecursionError as error:
+        raise PolicyViolationError("the query is nested too deeply") from error
 
 
-@_nested
 def checked(query: str, tables: Collection[str], hidden: Collection[str] = ()) -> exp.Query:
     """Parse the SELECT of an agent.
 
@@ -130,15 +123,14 @@ _SEARCHES: dict[type[exp.Expr], str] = {
 
 def _bound(tree: exp.Expr) -> None:
     """Let no value that a query makes grow too long; the function `bounded` refuses those that do."""
+    for select in tree.find_all(exp.Select):
+        for one in select.expressions:
+            if not isinstance(one, exp.Alias | exp.Column) and (name := _column_name(one)) is not None:
+                one.replace(exp.alias_(one.copy(), name, quoted=True))
     nodes = list(tree.walk())
     if sum(type(node) in _SEARCHES for node in nodes) > _MOST_SEARCHES:
         raise PolicyViolationError(f"a query may search texts and lists {_MOST_SEARCHES} times")
     for node in nodes:
-        if isinstance(node, exp.Select):
-            for one in node.expressions:
-                if not isinstance(one, exp.Alias | exp.Column | exp.Star) and (name := _column_name(one)) is not None:
-                    one.replace(exp.alias_(one.copy(), name, quoted=True))
-    for node in list(tree.walk()):
         kind = node.to.this.name if isinstance(node, exp.Cast) else ""
         if isinstance(node, exp.Literal) and not node.is_string and not _NUMBER.fullmatch(node.name):
             raise PolicyViolationError("a number may have 50 digits")
@@ -146,8 +138,7 @@ def _bound(tree: exp.Expr) -> None:
             _bound_one(node, LONGEST_OPERAND)  # the digits of a NUMERIC
         elif isinstance(node, _LONG) or kind in ("TEXT", "VARCHAR", "CHAR", "JSON", "JSONB"):
             _bound_one(node, LONGEST_VALUE)
-        operand = node.args.get(_SEARCHES.get(type(node), ""))
-        if operand is not None:
+        if (operand := node.args.get(_SEARCHES.get(type(node), ""))) is not None:
             _bound_one(operand.this if isinstance(operand, exp.Any) else operand, LONGEST_OPERAND)
 
 
@@ -166,35 +157,44 @@ def _bound_one(node: exp.Expr, most: int) -> None:
 
 
 _NUMBER = re.compile(r"[\d.]{1,50}(e[+-]?\d\d?)?", re.IGNORECASE)
+_UNNAMED = "?column?"
 _SAME_NAMES = """
-    Abs ArrayAgg Avg Ceil Coalesce Concat Count Floor Greatest Least Length Lower Max Min Nullif Replace Round Sum Upper
+    Abs ArrayAgg Avg Ceil Coalesce Concat Count DenseRank Extract Floor Greatest Lag Lead Least Left Length Lower Max Min
+    Nullif Rank Replace Right Round RowNumber Substring Sum Upper
 """
 _NAMED_FUNCTIONS = frozenset(_SAME_NAMES.split())
+_OTHER_NAMES: dict[type[exp.Expr], str] = {
+    exp.GroupConcat: "string_agg",
+    exp.TimeToStr: "to_char",
+    exp.Array: "array",
+    exp.Exists: "exists",
+    exp.StrPosition: "position",
+}
+_SAME_TYPES = ("TEXT", "VARCHAR", "JSON", "JSONB", "DATE", "UUID")
 
 
 def _column_name(node: exp.Expr) -> str | None:
     """How PostgreSQL calls a column of a result that was given no name, of the usual ones."""
+    name: str | None = _OTHER_NAMES.get(type(node))
     match node:
-        case exp.Alias() | exp.Column():
-            return str(node.alias_or_name)
+        case exp.Column() | exp.Alias() if not node.is_star:
+            name = node.alias_or_name
         case exp.Paren() | exp.Filter() | exp.Window():
-            return _column_name(node.this)
+            name = _column_name(node.this)
         case exp.Subquery():
-            return _column_name(node.selects[0])
-        case exp.GroupConcat():
-            return "string_agg"
-        case exp.TimeToStr():
-            return "to_char"
-        case exp.Array():
-            return "array"
-        case exp.Cast() if node.to.this.name in ("TEXT", "VARCHAR", "JSON", "JSONB", "DATE", "UUID"):
-            inner = _column_name(node.this)
-            return str(node.to.this.name).lower() if inner in (None, "?column?") else inner
+            name = _column_name(node.selects[0])
+        case exp.Cast():
+            name = _column_name(node.this)
+            if name == _UNNAMED:
+                name = node.to.this.name.lower() if node.to.this.name in _SAME_TYPES else None
+        case exp.Case():
+            name = _column_name(node.args["default"]) if node.args.get("default") else None
+            name = "case" if name in (None, _UNNAMED) else name
         case exp.Func() if type(node).__name__ in _NAMED_FUNCTIONS:
-            return str(node.sql_name()).lower()
-        case exp.Binary() | exp.Literal():
-            return "?column?"
-    return None
+            name = node.sql_name().lower()
+        case exp.Binary() | exp.Literal() | exp.Not() | exp.Neg():
+            name = _UNNAMED
+    return name
 
 
 def _distance(node: exp.Expression) -> exp.Expression:
@@ -217,13 +217,11 @@ def _is_vector(node: exp.Expression) -> bool:
     )
 
 
-@_nested
 def for_postgres(tree: exp.Query) -> str:
     """The SQL of a checked query, without its comments."""
     return tree.sql(dialect="postgres", comments=False)
 
 
-@_nested
 def for_sqlite(tree: exp.Query) -> str:
     """The same query for SQLite, in which `FUNCTIONS_OF_SQLITE` stand for what it lacks."""
     return tree.copy().transform(_sqlite).sql(dialect="sqlite", comments=False)
@@ -428,6 +426,7 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 FUNCTIONS_OF_SQLITE: dict[str, tuple[int, Callable[..., Any]]] = {
     "bounded": (2, _strict(_bounded)),
+    "concat": (-1, lambda *values: "".join(str(value) for value in values if value is not None)),
     "ilike": (-1, _strict(like)),
     "is_like": (-1, _strict(_like)),
     "ilike_any": (2, _strict(_any_of(like))),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,19 +162,25 @@ def check_dag(dag: Sequence[Node]) -> None:
     Raises:
         ValueError: If an id occurs twice, a predecessor does not exist, or the nodes wait for each other.
     """
-    waiting = {node.id: set(node.predecessors) for node in dag}
-    if len(waiting) < len(dag):
+    named = {node.id for node in dag}
+    if len(named) < len(dag):
         raise ValueError("two nodes of a DAG have one id")
     for node in dag:
-        if missing := set(node.predecessors) - waiting.keys():
+        if missing := set(node.predecessors) - named:
             raise ValueError(f"node {node.id!r} comes after {min(missing)!r}, which does not exist")
-    while free := [name for name, before in waiting.items() if not before]:
-        for name in free:
-            del waiting[name]
-        for before in waiting.values():
-            before.difference_update(free)
-    if waiting:
-        raise ValueError(f"the nodes {', '.join(sorted(waiting))} of a DAG wait for each other")
+    try:
+        sorted_nodes(dag)
+    except CycleError as error:
+        raise ValueError(f"the nodes {', '.join(sorted(set(error.args[1])))} of a DAG wait for each other") from error
+
+
+def sorted_nodes(dag: Sequence[Node]) -> list[Node]:
+    """Each node after its predecessors, otherwise in the order of the DAG (breadth first)."""
+    named = {node.id: node for node in dag}
+    sorter = TopologicalSorter(dict.fromkeys(named, ()))  # before any is named as a predecessor: this decides the order
+    for node in dag:
+        sorter.add(node.id, *node.predecessors)
+    return [named[name] for name in sorter.static_order()]
 
 
 @dataclass(frozen=True)

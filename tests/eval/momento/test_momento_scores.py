@@ -21,11 +21,10 @@ from eval.momento.scores import (
     pass_all,
     pass_at,
     said,
-    sorted_nodes,
     tool_recall,
 )
 from eval.momento.summary import as_questions, run_scores
-from eval.momento.tasks import ExpectedInformation, Node
+from eval.momento.tasks import ExpectedInformation, Node, sorted_nodes
 from eval.momento.trial import TrialRecord
 from eval.momento.world import HASHES
 
