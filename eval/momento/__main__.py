@@ -32,6 +32,7 @@ from eval.fingerprint import Makings
 from eval.headline import warning_lines
 from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, find_window, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, check_room
+from eval.momento.calibration import calibrate
 from eval.momento.database import open_database
 from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
@@ -42,7 +43,7 @@ from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
 from eval.records import IngestRecord, ingest_session
 from eval.runner import FAILED, MEMORY_FOLDER, REPORT_FILE
-from eval.summary import ALL, build_summary, failure_lines, unreadable_parts, write_summary
+from eval.summary import ALL, build_summary, failure_lines, probe_line, unreadable_parts, write_summary
 from eval.systems.base import Memory, SessionBuffer, StoreKey, System
 from eval.systems.baselines import Baseline
 
@@ -204,12 +205,23 @@ class Run:
         if done == total or done % max(1, total // 20) == 0:
             self.console.print(f"trials {done:,}/{total:,}", markup=False, highlight=False)
 
-    def summary(self, makings: Makings, seconds: float, *, going_on: bool = False) -> dict[str, Any]:
+    async def calibrated(self) -> list[dict[str, Any]]:
+        """How often the judge is wrong on replies that are known to be right or wrong, if there is one to be measured."""
+        if self.models.judge is None or not self.config.judge.probes:
+            return []
+        model = Model(self.models.judge, self.config.judge, self.config.seed, "calibration", 1)
+        judge = InformationJudge(model, self.prompts["momento_judge"], self.config.judge.attempts)
+        return [await calibrate(judge, self.tasks.tasks, self.config.seed)]
+
+    def summary(
+        self, makings: Makings, seconds: float, *, probes: Sequence[dict[str, Any]] = (), going_on: bool = False
+    ) -> dict[str, Any]:
         """Write ``summary.json`` and ``questions.jsonl``, which `python -m eval compare` reads; returns the summary.
 
         Args:
             makings: What the records were made with.
             seconds: Of this call.
+            probes: How often the judge is wrong, of `calibrated`.
             going_on: Whether trials will follow, so that a run that is killed never looks finished.
         """
         config = self.config
@@ -235,7 +247,7 @@ class Run:
             report,
             Results(self.system or _STOCK, questions, sessions, (), {}),
             usage=self.models.usage(),
-            probes=(),
+            probes=probes,
             prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
             seconds={"run": seconds},
             partial=None if whole else {"done": done, "questions": len(self.chosen)},
@@ -353,7 +365,8 @@ async def _evaluate(
             except* DeltaMemError as group:
                 first = next(_leaves(group))
                 raise first from group
-        summary = run.summary(makings, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        summary = run.summary(makings, seconds, probes=await run.calibrated())
         write_page(config.out / REPORT_FILE, page(summary, run.records()))
     return summary
 
@@ -387,7 +400,7 @@ def page(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> str:
         percent=partial(_percent, summary),
         cost=cost_line(summary),
         calls=calls_line(summary["trials"]),
-        warnings=warning_lines(summary),
+        warnings=[*map(probe_line, summary["probes"]), *warning_lines(summary)],
     )
 
 
@@ -407,7 +420,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
         f"{summary['seconds']['run']:.0f} s"
     )
     said += [costs] if (costs := cost_line(summary)) else []
-    return [*said, *warning_lines(summary)]
+    return [*said, *map(probe_line, summary["probes"]), *warning_lines(summary)]
 
 
 def _percent(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from deltamem.ingest import estimate_tokens
 from eval.benchmark import Report
 from eval.config import ModelSettings
+from eval.momento.calibration import JUDGE
 from eval.momento.scores import pass_all, pass_at
 from eval.momento.tasks import TaskSet
 from eval.momento.trial import TrialRecord
@@ -95,6 +96,7 @@ def run_report(
         config: The settings.
     """
     scored = [record.scores for record in records if record.scores is not None]
+    scores = run_scores(questions, resamples=config["resamples"], seed=config["seed"])
     return Report(
         benchmark="Momento",
         protocol={name: config[name] for name in ("trials", "turns", "rounds", "k", "context_tokens")}
@@ -105,8 +107,9 @@ def run_report(
             "intervals": "95%, bootstrap over tasks; trials of one task do not count as more",
         },
         data=tasks.description() | {"chosen": chosen, "published": published},
-        scores=run_scores(questions, resamples=config["resamples"], seed=config["seed"]),
+        scores=scores,
         headline=("passed",),
+        judged_by={name: JUDGE for name in scores if name.startswith(("passed", "pass@", "pass^", "coverage"))},
         problems=tasks.problems,
         more={
             "mode": "scripted" if agent == SCRIPTED else "answered",

@@ -161,7 +161,7 @@ class AgentMemory:
 
     async def reset(self) -> None:
         """Erase the lessons, their journal and index; answers in a response cache stay."""
-        if self._entries:
+        if self._read:
             await asyncio.to_thread(self._store.erase_owner, self._agent.owner)
         self._begin()
 

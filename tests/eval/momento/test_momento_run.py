@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,9 +32,11 @@ from eval.compare.tables import paired_differences
 from eval.momento import __main__ as command
 from eval.momento.__main__ import MomentoConfig, evaluate, lines, main
 from eval.momento.agent import EARLIER, LLMAgent, Model, Said, Toolbox, with_images
+from eval.momento.calibration import known_replies
 from eval.momento.database import SQLiteDatabase
 from eval.momento.mini import mini_tasks
 from eval.momento.recall import dialogue_sessions, read_verdicts
+from eval.momento.scores import said
 from eval.momento.tasks import Image, Message, TaskSet
 from eval.momento.trial import TrialRecord
 from eval.momento.world import World
@@ -423,6 +426,74 @@ def test_a_judge_that_cannot_be_read_leaves_the_words(tmp_path: Path, serving: C
     assert summary["trials"]["judged_by_words_after_a_failure"] == 1
 
 
+def fair_judge(body: dict[str, Any]) -> Reply:
+    """Finds what is expected word for word."""
+    asked = body["messages"][0]["content"]
+    talk, _, rest = asked.partition("The conversation:")[2].partition("The pieces of information, each with a reference:")
+    items = json.loads(rest.partition("A piece counts")[0])
+    replies = talk.partition("assistant: ")[2]
+    return verdicts(*(item["reference_answer"] in replies for item in items))
+
+
+def verdicts(*covered: bool) -> Reply:
+    results = [{"index": number, "covered": one, "reason": "r"} for number, one in enumerate(covered)]
+    return completion(json.dumps({"results": results}))
+
+
+def test_replies_that_a_judge_is_measured_on_are_what_they_are_taken_for() -> None:
+    found = [one for seed in range(8) for one in known_replies(MINI.tasks, seed)]
+    for one in found:
+        covered = said(one.task.expected_information, [one.reply])
+        assert all(covered) if one.right else not any(covered), one
+    assert Counter(one.kind for one in found) == {"all of it": 160, "nothing": 80, "another's": 80}
+    assert known_replies([MINI.tasks[0].model_copy(update={"expected_information": ()})], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("judge", "probed", "withheld"),
+    [
+        (fair_judge, "information judge on probes: accepts 0% (0-16)", None),
+        (
+            lambda body: verdicts(True),
+            "accepts 100% (84-100)",
+            "the information judge accepts 100% of the wrong answers of the calib",
+        ),
+        (
+            lambda body: verdicts(False),
+            "rejects 100% (84-100)",
+            "the information judge rejects 100% of the right ones of the calib",
+        ),
+        (
+            lambda body: completion("Well."),
+            "fails on 40",
+            "the information judge could not be calibrated: the judge's reply",
+        ),
+    ],
+)
+def test_scores_of_a_judge_that_is_mostly_wrong_are_withheld(
+    tmp_path: Path,
+    serving: Callable[[Models], Served],
+    judge: Callable[[dict[str, Any]], Reply],
+    probed: str,
+    withheld: str | None,
+) -> None:
+    server = serving(Models(judge=judge))
+    config = by_models(tmp_path, server)
+    summary = evaluate(config, QUIET)
+    if withheld is None:
+        assert summary["withheld"] == {}
+    else:
+        assert set(summary["withheld"]) == {"passed", "coverage"}
+        assert all(why.startswith(withheld) for why in summary["withheld"].values())
+        assert "passed withheld" in lines(summary)[0] and "word_coverage 1" in lines(summary)[0]
+    assert any(probed in line for line in lines(summary))
+    sent = len(server.requests)
+    again = evaluate(config, QUIET)
+    assert again["withheld"] == summary["withheld"] and len(server.requests) == sent
+    unmeasured = evaluate(by_models(tmp_path / "unmeasured", server, "judge.probes=false"), QUIET)
+    assert unmeasured["withheld"] == {} and any("was not calibrated" in warning for warning in unmeasured["warnings"])
+
+
 def test_replies_that_were_cut_are_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
     cut = partial(completion, finish="length")
     models = Models(agent=lambda body: cut("Shall I"), user=lambda body: cut("More of it"), judge=lambda body: cut('{"res'))
@@ -431,14 +502,14 @@ def test_replies_that_were_cut_are_told(tmp_path: Path, serving: Callable[[Model
     assert {tuple(record.cut.items()) for record in records(tmp_path).values()} == {
         (("answer", 2), ("user", 2), ("judge", 1))
     }
-    for said in (
+    for told in (
         "2 of 2 answers were cut at answer.max_tokens=1000; raise answer.max_tokens",
         "4 of 4 replies of the user's model were cut at user.max_tokens=9; raise user.max_tokens",
         "2 of 2 replies of the judge were cut at judge.max_tokens=1000; raise judge.max_tokens",
         "the judge failed in 2 of 2 trials, whose coverage is that by words: the judge's reply cannot be read",
     ):
-        assert sum(warning.startswith(said) for warning in summary["warnings"]) == 1, said
-        assert said in (tmp_path / "report.html").read_text().replace("&#39;", "'")
+        assert sum(warning.startswith(told) for warning in summary["warnings"]) == 1, told
+        assert told in (tmp_path / "report.html").read_text().replace("&#39;", "'")
 
 
 def test_an_agent_without_a_word_is_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
