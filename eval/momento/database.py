@@ -11,6 +11,7 @@ import math
 import sqlite3
 import time as clock
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, time
@@ -252,13 +253,14 @@ def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, pl
     Raises:
         CallError: If it is too long, which is seen as soon as it is.
     """
-    columns: list[str] = []
+    columns: dict[str, None] = {}
+    given, numbers = set(names), Counter[str]()
     for name in names:
-        shown, number = name, 1
-        while shown in columns or (number > 1 and shown in names):
-            number += 1
-            shown = f"{name}_{number}"
-        columns.append(shown)
+        shown = name
+        while shown in columns or (shown != name and shown in given):
+            numbers[name] += 1
+            shown = f"{name}_{numbers[name] + 1}"
+        columns[shown] = None
     found: list[Row] = []
     size = 0
     for row in islice(rows, most):
@@ -267,7 +269,7 @@ def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, pl
         size += len(json.dumps(found[-1], default=str))
         if size > _LONGEST_RESULT:
             raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
-    return columns, found
+    return list(columns), found
 
 
 class SQLiteDatabase(Database):

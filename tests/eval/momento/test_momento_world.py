@@ -705,6 +705,13 @@ def test_no_two_columns_have_one_name(world: World) -> None:
     assert shown["rows"] == [{"id": new_id("order", "his"), "id_3": OREN, "id_2": OREN, "id_4": "Oren"}]
 
 
+def test_a_thousand_columns_of_one_name_take_no_time(world: World) -> None:
+    shown = json.loads(
+        call(world, "execute_sql", {"query": f"SELECT {', '.join(['upper(user_id)'] * 1500)} FROM orders LIMIT 1"})
+    )
+    assert shown["columns"] == ["upper", *(f"upper_{number}" for number in range(2, 1501))]
+
+
 RECALLS = [
     "SELECT summary FROM sessions WHERE summary <> '' AND 1 / (CASE WHEN summary LIKE 'OREN%' THEN 0 ELSE 1 END) = 1",
     "SELECT summary FROM sessions WHERE user_id IS NOT DISTINCT FROM 'oren_tadic'",
