@@ -18,8 +18,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import PositiveInt
 from rich.console import Console
@@ -48,7 +49,7 @@ from eval.momento.trial import Trial
 from eval.momento.world import Catalogue, World
 from eval.records import Cost
 from eval.runner import FAILED
-from eval.summary import write_summary
+from eval.summary import score_table, write_summary
 from eval.systems.base import dated
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ class Learner:
         self.seed, self.k, self.habits = seed, config.k, habits_of(seed)
         self.tasks = tasks[: config.limit]
         self.reviews = config.reviews
-        names = [str(row["name"]) for row in (*self.catalogue.restaurants, *self.catalogue.menu_items)]
-        settings = EpisodicSettings(vocabulary=tuple(dict.fromkeys(names)))
+        settings = EpisodicSettings(vocabulary=tuple(self.catalogue.vocabulary))
         self.store = MemoryStore.in_memory(embedder)
         self.memories = {
             name: EpisodicMemory(self.store, name, reviewer(), settings) for name, reviewer in REVIEWERS.items()
@@ -184,9 +184,11 @@ class Learner:
         self.world.database.close()
 
     def leaks(self) -> list[str]:
-        """What of the users' data is in anything that was kept, under whatever condition."""
-        kept = [one for memory in self.memories.values() for one in memory.memory.state().memories]
-        text = " ".join(f"{one.text} {' '.join(map(str, one.metadata.values()))}" for one in kept).casefold()
+        """What of the users' data is in anything that was kept under whatever condition, also if it was replaced since."""
+        journals = StringIO()
+        for memory in self.memories.values():
+            memory.memory.export(journals)
+        text = journals.getvalue().casefold()
         return [one for one in canaries(self.catalogue) if re.search(rf"(?<!\w){re.escape(one.casefold())}(?!\w)", text)]
 
 
@@ -215,14 +217,18 @@ class Outcomes:
     seen: frozenset[tuple[int, int]]
 
     def interval(self, condition: str, number: int, *, seen: bool, against: str | None = None) -> dict[str, float | int]:
-        """The share that passed, or how much larger it is than under another condition, with its interval over agents."""
+        """The share that passed, or how much larger it is than under another condition.
+
+        With its 95% interval over agents; of one agent over its tasks, which says nothing of other agents.
+        """
         of = self.passed[condition, number]
-        other = self.passed[against, number] if against else {}
         chosen = [key for key in of if (key in self.seen) == seen]
-        values = [float(of[key]) - float(other.get(key, False)) for key in chosen]
-        interval = bootstrap_interval(values, [seed for seed, _ in chosen])
+        values = [float(of[key]) - (self.passed[against, number][key] if against else 0) for key in chosen]
+        agents = [seed for seed, _ in chosen]
+        interval = bootstrap_interval(values, agents if len(set(agents)) > 1 else range(len(chosen)))
         assert interval is not None  # there are tasks of both kinds
-        return (interval if against else with_width(interval)).as_dict()
+        # Trials that are all alike are no proof that others would be; but no gain at all needs no width on one side.
+        return (with_width(interval) if interval.estimate or not against else interval).as_dict()
 
     def summary(self) -> dict[str, Any]:
         """Shares by condition, tasks and round, and the rewards: what a memory gains on tasks that it has not seen."""
@@ -255,13 +261,14 @@ def evaluate(config: RoundsConfig, embedder: Embedder, console: Console) -> dict
     config.out.mkdir(parents=True, exist_ok=True)
     embedder.queries(["fail early"])
     with ExitStack() as stack:
+        file = stack.enter_context(atomic_writer(config.out / "trials.jsonl"))  # now: another run into this folder waits
         agents = [Learner(seed, config, embedder) for seed in range(config.seeds)]
         for one in agents:
             stack.callback(one.close)
-        return _evaluate(config, agents, console)
+        return _evaluate(config, agents, file, console)
 
 
-def _evaluate(config: RoundsConfig, agents: Sequence[Learner], console: Console) -> dict[str, Any]:
+def _evaluate(config: RoundsConfig, agents: Sequence[Learner], file: TextIO, console: Console) -> dict[str, Any]:
     if any(all(map(one.seen, one.tasks)) for one in agents):
         raise DeltaMemError(f"limit={config.limit} leaves no task that memory does not learn from; take more")
     seen = frozenset((one.seed, task.task_id) for one in agents for task in one.tasks if one.seen(task))
@@ -284,16 +291,17 @@ def _evaluate(config: RoundsConfig, agents: Sequence[Learner], console: Console)
                 console.print(f"agent {agent.seed + 1} of {config.seeds} is done", highlight=False)
 
     run_tasks(play)
-    with atomic_writer(config.out / "trials.jsonl") as file:
-        for (condition, number), of in outcomes.passed.items():
-            for (seed, task), passed in of.items():
-                line = {"condition": condition, "round": number, "seed": seed, "task": task, "passed": passed}
-                file.write(json.dumps(line | {"seen": (seed, task) in seen}) + "\n")
+    for (condition, number), of in outcomes.passed.items():
+        for (seed, task), passed in of.items():
+            line = {"condition": condition, "round": number, "seed": seed, "task": task, "passed": passed}
+            file.write(json.dumps(line | {"seen": (seed, task) in seen}) + "\n")
+    file.flush()  # neither file is replaced unless there is room for both
     summary = {
         "benchmark": "Momento, rounds of agents that learn",
         "settings": config.model_dump(mode="json", exclude={"out"}),
         "agents": [{"seed": one.seed, "habits": {" ".join(of): way for of, way in one.habits.items()}} for one in agents],
         "trials": sum(map(len, outcomes.passed.values())),
+        "intervals": f"95%, bootstrap over {'agents' if config.seeds > 1 else 'the tasks of one agent'}",
         **outcomes.summary(),
         "memory": {name: _memory(agents, name) for name in REVIEWERS},
         "lessons": {
@@ -319,9 +327,8 @@ def _memory(agents: Sequence[Learner], name: str) -> dict[str, Any]:
 def table(summary: Mapping[str, Any]) -> Table:
     """Success by condition and round, in percent, and the reward of the last round."""
     rounds = summary["settings"]["rounds"]
-    shown = Table(title="passed, %: unseen tasks by round, seen ones in the last")
-    for name in ("memory", *map(str, range(1, rounds + 1)), "seen", "reward", "kept"):
-        shown.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
+    columns = (*map(str, range(1, rounds + 1)), "seen", "reward", "kept")
+    shown = score_table("passed, %: unseen tasks by round, seen ones in the last", None, columns, corner="memory")
     for condition, of in summary["success"].items():
         cells = [f"{100 * one['estimate']:.0f}" for one in (*of["unseen"], of["seen"][-1])]
         reward, kept = "", ""
@@ -337,8 +344,10 @@ def table(summary: Mapping[str, Any]) -> Table:
 def main(config: RoundsConfig) -> int:
     """Run, and print the table; returns the exit code."""
     summary = evaluate(config, CachedEmbedder(make_embedder(config.embedder)), Console(stderr=True))
-    console = Console()
-    console.print(table(summary))
+    console, shown = Console(), table(summary)
+    needed = console.measure(shown, options=console.options.update(width=10_000)).maximum
+    console = Console(width=max(console.width, needed))  # no number is cut off
+    console.print(shown)
     console.print(f"{summary['trials']:,} trials; {config.out / 'summary.json'}", highlight=False, soft_wrap=True)
     if summary["leaks"]:
         Console(stderr=True).print(f"data of users was kept: {', '.join(summary['leaks'])}", markup=False, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ from episode_texts import WordEmbedder
 from rich.console import Console
 
 from deltamem.config import composed, validated
+from deltamem.edits import Add, Update
 from deltamem.embedding import CachedEmbedder, Vectors
 from deltamem.episodic.personal import PersonalData
 from deltamem.errors import DeltaMemError
 from eval.momento import rounds
 from eval.momento.habits import CHOICES, DISCONTENT, TOOLS_OF, habits_of
-from eval.momento.rounds import CONDITIONS, NONE, REFLECTIONS, Learner, RoundsConfig, evaluate, main
+from eval.momento.rounds import CONDITIONS, NONE, REFLECTIONS, Learner, Outcomes, RoundsConfig, evaluate, main
 
 QUIET = Console(quiet=True)
 ROUNDS = 3
@@ -70,6 +73,68 @@ def test_what_a_hole_in_the_check_of_reflections_lets_through_ends_the_command_w
     assert main(config(tmp_path, "seeds=1", "rounds=1")) == 1
     printed = capsys.readouterr()
     assert "data of users was kept: " in printed.err and "@example.org" in printed.err
+
+
+async def test_data_of_a_user_that_was_kept_for_a_while_is_found_too(tmp_path: Path) -> None:
+    learner = Learner(0, config(tmp_path), WordEmbedder())
+    memory, address = learner.memories[REFLECTIONS].memory, str(learner.catalogue.users[3]["address1"])
+    await memory.write([Add(f"Somebody lives at {address}.", datetime(2026, 1, 1))], actor="test")
+    assert learner.leaks() == [address]
+    (kept,) = memory.state().memories
+    await memory.write([Update(kept.id, text="Somebody lives somewhere.")], actor="test")
+    assert learner.leaks() == [address]
+    learner.close()
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_one_agent_is_no_certainty(agents: int) -> None:
+    """Whether intervals are over agents, and with one agent over its tasks, so that a few of them do not look like all."""
+    tasks = [(seed, task) for seed in range(agents) for task in range(6)]
+    passed = {(NONE, 1): dict.fromkeys(tasks, False), (REFLECTIONS, 1): dict.fromkeys(tasks, True)}
+    outcomes = Outcomes(1, passed, frozenset())
+    for interval in (
+        outcomes.interval(REFLECTIONS, 1, seen=False),
+        outcomes.interval(REFLECTIONS, 1, seen=False, against=NONE),
+    ):
+        assert interval["estimate"] == interval["high"] == 1
+        assert interval["groups"] == (6 if agents == 1 else 3)
+        assert interval["low"] == pytest.approx(0.61 if agents == 1 else 0.438, abs=0.01)  # Wilson's
+    assert outcomes.interval(NONE, 1, seen=False, against=NONE)["high"] == 0
+
+
+def test_every_number_of_the_table_is_shown_in_a_narrow_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(rounds, "make_embedder", lambda settings: WordEmbedder())
+    assert main(config(tmp_path, "seeds=1", "rounds=11", "limit=9", "reviews=1")) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == [REFLECTIONS]]
+    assert len(row.split()) == 1 + 11 + 1 + 3 + 1
+
+
+@pytest.mark.parametrize("which", ["trials.jsonl", "summary.json"])
+def test_a_file_that_cannot_be_written_leaves_both_of_the_run_before(tmp_path: Path, which: str) -> None:
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    small = ("seeds=1", "rounds=1", "reviews=1")
+    evaluate(config(tmp_path, *small, "limit=9"), WordEmbedder(), QUIET)
+    before = files()
+    (tmp_path / f".{which}.partial").mkdir()
+    with pytest.raises(IsADirectoryError):
+        evaluate(config(tmp_path, *small, "limit=10"), WordEmbedder(), QUIET)
+    assert files() == before and before.keys() == {"summary.json", "trials.jsonl"}
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            evaluate(config(tmp_path, "seeds=1", "rounds=1", "reviews=1", "limit=9"), WordEmbedder(), QUIET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 class Breaks(WordEmbedder):
