@@ -707,9 +707,9 @@ def test_no_two_columns_have_one_name(world: World) -> None:
 
 def test_a_thousand_columns_of_one_name_take_no_time(world: World) -> None:
     shown = json.loads(
-        call(world, "execute_sql", {"query": f"SELECT {', '.join(['upper(user_id)'] * 1500)} FROM orders LIMIT 1"})
+        call(world, "execute_sql", {"query": f"SELECT {', '.join(['max(user_id)'] * 1200)} FROM orders LIMIT 1"})
     )
-    assert shown["columns"] == ["upper", *(f"upper_{number}" for number in range(2, 1501))]
+    assert shown["columns"] == ["max", *(f"max_{number}" for number in range(2, 1201))]
 
 
 RECALLS = [
