@@ -62,8 +62,8 @@ def test_a_system_that_keeps_no_data_of_users_may_keep_the_names_of_the_worlds(d
 
 
 @pytest.mark.parametrize("size", ["S", "M", "L"])
-def test_a_reader_with_the_log_answers_every_question(size: str, tmp_path: Path) -> None:
-    read = read_data(config(written(tmp_path / "data", f"size={size}"), tmp_path))
+def test_a_reader_with_the_log_answers_every_question(data: Path, size: str, tmp_path: Path) -> None:
+    read = read_data(config(data if size == "S" else written(tmp_path / "data", f"size={size}"), tmp_path))
     readers = {name: LogReader(log.operations) for name, log in read.logs.items()}
     for question in read.questions.values():
         assert readers[question.trajectory].answer(question, ORDINALS) == set(question.answers), question.id

@@ -33,13 +33,24 @@ def small() -> dict[str, Instance]:
     return {domain: make_instance("S", domain, 0, 1, 100) for domain in DOMAINS}
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    def made(name: str, seed: int) -> dict[str, bytes]:
-        write(CameConfig(size="S", domain="both", seed=seed, out=tmp_path / name, entities=100, **OFFLINE))
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+def made(out: Path, seed: int) -> Path:
+    write(CameConfig(size="S", domain="both", seed=seed, out=out, entities=100, **OFFLINE))
+    return out
 
-    assert made("one", 1) == made("two", 1)
-    assert made("three", 2)["trajectories.jsonl"] != made("one", 1)["trajectories.jsonl"]
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of seed 1."""
+    return made(tmp_path_factory.mktemp("came") / "S", 1)
+
+
+def test_the_same_seed_gives_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    def files(folder: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    first = files(data)
+    assert files(made(tmp_path / "two", 1)) == first
+    assert files(made(tmp_path / "three", 2))["trajectories.jsonl"] != first["trajectories.jsonl"]
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -58,13 +69,12 @@ def test_there_are_as_many_trajectories_and_questions_as_in_table_2() -> None:
     assert {size: 2 * count for size, count in TRAJECTORIES.items()} == {"S": 6, "M": 6, "L": 2}
 
 
-def test_names_of_one_world_are_in_no_other(tmp_path: Path) -> None:
-    write(CameConfig(size="S", domain="both", seed=1, out=tmp_path, entities=100, **OFFLINE))
-    worlds = [json.loads(line) for line in (tmp_path / "worlds.jsonl").read_text().splitlines()]
+def test_names_of_one_world_are_in_no_other(data: Path) -> None:
+    worlds = [json.loads(line) for line in (data / "worlds.jsonl").read_text().splitlines()]
     assert len(worlds) == 4  # the trips share one
     stems = {world["id"]: {entity["name"].split()[0] for entity in world["entities"]} for world in worlds}
     assert all(len(stems[world["id"]]) == len(world["entities"]) for world in worlds)
-    for line in (tmp_path / "trajectories.jsonl").read_text().splitlines():
+    for line in (data / "trajectories.jsonl").read_text().splitlines():
         words = set(re.findall(r"\w+", line))
         own = json.loads(line)["world"]
         assert words & stems[own]
