@@ -36,11 +36,11 @@ class Choice:
     """An argument that can be given in several ways, of which the first is right."""
 
     argument: str
-    about: str
-    """As the service calls it in refusals."""
     ways: Mapping[str, Way]
     accepted: str = ""
     """A way that the service accepts although it is not what the user wants; no habit."""
+    about: str = ""
+    """As the service calls it in refusals, if not by its name."""
 
     @property
     def right(self) -> str:
@@ -64,11 +64,10 @@ def _day(argument: str, wrong: str, days: int) -> Choice:
         "the name of the month and the day": written("%B %d, %Y"),
         wrong: lambda _, want: str(date.fromisoformat(want["today"]) + timedelta(days=days)),
     }
-    return Choice(argument, argument.replace("_", " "), ways, wrong)
+    return Choice(argument, ways, wrong)
 
 
 _TIME = Choice(
-    "time",
     "time",
     {
         "24 hours with a colon": lambda _, want: want["time"],
@@ -84,7 +83,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
     "create_order": (
         Choice(
             "items",
-            "menu item",
             {
                 "the id from list_restaurant_menu": lambda agent, want: agent.dishes(want, 0),
                 "the first id from query_menu_items": lambda agent, want: agent.dishes(want, None, 0),
@@ -93,9 +91,9 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
                 "the id below it in list_restaurant_menu": lambda agent, want: agent.dishes(want, 1),
             },
             "the id below it in list_restaurant_menu",
+            about="menu item",
         ),
         Choice(
-            "fulfillment",
             "fulfillment",
             {
                 "the word pickup or delivery": lambda _, want: _word(want, "pickup", "delivery"),
@@ -107,7 +105,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
         ),
         Choice(
             "delivery_provider",
-            "delivery provider",
             {
                 "the id from get_delivery_providers": lambda agent, want: agent.provider(want, 0),
                 "the name as it is written": lambda _, want: PROVIDERS[want["provider"]]["name"],
@@ -121,7 +118,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
     "create_reservation": (
         Choice(
             "restaurant_id",
-            "restaurant",
             {
                 "the id from search_restaurants": lambda agent, want: agent.place(want),
                 "the name of the restaurant": lambda _, want: want["place"],
@@ -129,12 +125,12 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
                 "an id from query_menu_items": lambda agent, want: agent.any_dish(),
                 "the first word of the name": lambda _, want: want["place"].split()[0],
             },
+            about="restaurant",
         ),
         _day("date", "today, when there is room", 0),
         _TIME,
         Choice(
             "party_size",
-            "party size",
             {
                 "a number": lambda _, want: int(want["count"]),
                 "a number as text": lambda _, want: want["count"],
@@ -146,7 +142,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
         ),
         Choice(
             "duration_minutes",
-            "duration minutes",
             {
                 "minutes": lambda _, want: int(want["minutes"]),
                 "hours": lambda _, want: int(want["minutes"]) / 60,
@@ -160,7 +155,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
     "apply_membership": (
         Choice(
             "tier",
-            "tier",
             {
                 "one word": lambda _, want: want["tier"],
                 "with the word membership": lambda _, want: f"{want['tier']} membership",
@@ -172,7 +166,6 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
         ),
         Choice(
             "start_date",
-            "membership",
             {
                 "today, after cancel_membership": lambda agent, want: agent.after("cancel_membership", want),
                 "today, with no other call": lambda _, want: want["today"],
@@ -180,13 +173,13 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
                 "tomorrow": lambda _, want: str(date.fromisoformat(want["today"]) + timedelta(days=1)),
                 "today, after renew_membership": lambda agent, want: agent.after("renew_membership", want),
             },
+            about="membership",
         ),
         _day("end_date", "ten years from today", 3650),
     ),
     "update_reservation": (
         Choice(
             "reservation_id",
-            "reservation",
             {
                 "the id from list_user_reservations": lambda agent, want: agent.table(want),
                 "the id of the restaurant": lambda agent, want: agent.place(want),
@@ -194,6 +187,7 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
                 "the id of the user": lambda agent, want: agent.user,
                 "the time of the reservation": lambda _, want: "12:30",
             },
+            about="reservation",
         ),
         _TIME,
     ),
@@ -453,5 +447,6 @@ def _blamed(refusal: str, choices: Sequence[Choice], arguments: Mapping[str, Any
         name: value[0]["menu_item_id"] if isinstance(value, list) and value else value for name, value in arguments.items()
     }
     quoted = [one for one in choices if f"'{given[one.argument]}'".casefold() in text]
-    named = [one for one in choices if re.search(rf"\b{one.about}\b", text.replace("_", " "))]
+    text = text.replace("_", " ")
+    named = [one for one in choices if re.search(rf"\b{one.about or one.argument.replace('_', ' ')}\b", text)]
     return next(iter([*quoted, *named]), None)

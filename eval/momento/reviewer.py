@@ -19,6 +19,9 @@ _FINDING = re.compile(r'(\w+) by (\w+) as "([^"]+)" was (refused|accepted instea
 _KEPT = re.compile(r"<kept>\nid: (\w+)\ntitle: (.*)\nuse_cases: .*\nhints: (.*)\n")
 _SAID = re.compile(r'"([^"]+)" was (refused|right|unwanted)')
 
+Ways = Mapping[str, str]
+"""What became of the ways to give an argument."""
+
 Finding = tuple[str, str, str, str]
 """Argument, tool, way, and what became of it within a turn: refused, accepted instead, or accepted at once. Of the whole
 episode: refused, right, or unwanted, which is accepted and not what the user wanted."""
@@ -99,9 +102,7 @@ class Reviewer:
             new.setdefault((tool, argument), {})[way] = what
         return [block for of, said in new.items() if (block := self.operation(*of, said, kept))]
 
-    def operation(
-        self, tool: str, argument: str, said: Mapping[str, str], kept: Mapping[str, tuple[str, Mapping[str, str]]]
-    ) -> str:
+    def operation(self, tool: str, argument: str, said: Ways, kept: Mapping[str, tuple[str, Ways]]) -> str:
         """The operation for one argument of a tool; empty if it was never refused, or nothing new was seen."""
         title = f"How {tool} takes {argument}"
         target, before = kept.get(title, ("", {}))
@@ -120,9 +121,7 @@ class AddOnly(Reviewer):
         """Count the lessons."""
         self._added = 0
 
-    def operation(
-        self, tool: str, argument: str, said: Mapping[str, str], kept: Mapping[str, tuple[str, Mapping[str, str]]]
-    ) -> str:
+    def operation(self, tool: str, argument: str, said: Ways, kept: Mapping[str, tuple[str, Ways]]) -> str:
         """See `Reviewer`."""
         shown = [before for title, (_, before) in kept.items() if title.startswith(f"How {tool} takes {argument},")]
         new = {way: what for way, what in said.items() if all(before.get(way) != what for before in shown)}
@@ -143,9 +142,7 @@ class Silent(Reviewer):
 class Praising(Reviewer):
     """Says of everything that was tried that it was right."""
 
-    def operation(
-        self, tool: str, argument: str, said: Mapping[str, str], kept: Mapping[str, tuple[str, Mapping[str, str]]]
-    ) -> str:
+    def operation(self, tool: str, argument: str, said: Ways, kept: Mapping[str, tuple[str, Ways]]) -> str:
         """See `Reviewer`."""
         target, before = kept.get(f"How {tool} takes {argument}", ("", {}))
         praised = {**before, **dict.fromkeys(said, "right")}
@@ -166,14 +163,12 @@ class Quoting(Reviewer):
         self._quoted = f" The user said: {asked} ({'; '.join(details[:2])})"
         return super().notes(shown)
 
-    def operation(
-        self, tool: str, argument: str, said: Mapping[str, str], kept: Mapping[str, tuple[str, Mapping[str, str]]]
-    ) -> str:
+    def operation(self, tool: str, argument: str, said: Ways, kept: Mapping[str, tuple[str, Ways]]) -> str:
         """See `Reviewer`."""
         return super().operation(tool, argument, said, kept).replace("</hints>", f"{self._quoted}</hints>")
 
 
-def lesson(tool: str, argument: str, said: Mapping[str, str], *, target: str = "", note: str = "") -> str:
+def lesson(tool: str, argument: str, said: Ways, *, target: str = "", note: str = "") -> str:
     """An operation of the form that is asked for."""
     ways = "; ".join(f'"{way}" was {what}' for way, what in said.items())
     fields = {

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from io import StringIO
@@ -42,15 +42,14 @@ from eval.momento.database import SQLiteDatabase
 from eval.momento.facts import FactReader
 from eval.momento.habits import CHOICES, CONTENT, DISCONTENT, HabitualAgent, RecordingToolbox, habit_tasks, habits_of
 from eval.momento.mini import KINDS
-from eval.momento.recall import Recalled, dialogue_sessions
+from eval.momento.recall import MemoryRecall, dialogue_sessions
 from eval.momento.reviewer import AddOnly, Praising, Quoting, Reviewer, Silent
 from eval.momento.tasks import Task
 from eval.momento.trial import Trial
 from eval.momento.world import Catalogue, World
-from eval.records import Cost
 from eval.runner import FAILED
 from eval.summary import score_table, write_summary
-from eval.systems.base import dated
+from eval.systems.baselines import GoldEvidence
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -86,25 +85,6 @@ class RoundsConfig(StrictModel):
     limit: PositiveInt | None
     k: PositiveInt
     embedder: EmbedderSettings
-
-
-@dataclass
-class Facts:
-    """Recalls what a task needs to know of its user, from the gold evidence."""
-
-    texts: tuple[str, ...]
-    cost: Cost = field(default_factory=Cost)
-
-    async def __call__(self, message: str) -> Recalled:
-        """See `eval.momento.recall.Recall`."""
-        return Recalled(texts=self.texts)
-
-    @classmethod
-    def of(cls, task: Task) -> Facts:
-        """The turns in which the user said it, oldest first."""
-        sessions = dialogue_sessions(task)
-        said = [dated(turn.text, one.time, True) for one in sessions for turn in one.turns if turn.id in task.evidence]
-        return cls(tuple(said))
 
 
 class Learner:
@@ -162,7 +142,11 @@ class Learner:
         box = RecordingToolbox(self.world)
         draw = random.Random(f"{self.seed} {number} {task.task_id}")
         agent = HabitualAgent(box, task, self.reader, self.habits, draw, partial(self.lessons, condition))
-        trial = Trial(task, number, self.world, box, agent, ScriptedUser(task), Facts.of(task), None, 4, None, "")
+        known = GoldEvidence({task.opening: task.evidence})
+        for session in dialogue_sessions(task):
+            await known.ingest(session)
+        recall = MemoryRecall(known, self.k, True, task.opening)
+        trial = Trial(task, number, self.world, box, agent, ScriptedUser(task), recall, None, 4, None, "")
         record = await trial.run()
         if record.scores is None:
             raise DeltaMemError(f"agent {self.seed}, task {task.task_id}, {condition}: {record.error}")
