@@ -185,8 +185,9 @@ class DatabaseFailedError(DeltaMemError):
     """The database went away, or is out of room: no result of a call, and a trial that meets it has failed."""
 
     def __init__(self, cause: Exception) -> None:
-        """Say what the database said first."""
-        super().__init__(f"the database failed: {str(cause).partition(chr(10))[0]}")
+        """Repeat what the database said first."""
+        said = str(cause).partition("\n")[0]
+        super().__init__(f"the database failed: {said}")
 
 
 class Database(ABC):
@@ -264,6 +265,8 @@ def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, pl
     found: list[Row] = []
     size = 0
     for row in islice(rows, most):
+        if any(isinstance(value, float | Decimal) and not math.isfinite(value) for value in row):
+            raise CallError("the result has a number that is not finite")
         values = [plain(name, value) for name, value in zip(names, row, strict=True)]
         found.append(dict(zip(columns, values, strict=True)))
         size += len(json.dumps(found[-1], default=str))
@@ -411,8 +414,6 @@ def _guarded(
 
 def _reread(column: str, value: Any) -> Any:
     """A selected value as JSON has it: lists and objects are texts in SQLite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CallError("a number is too large")
     if isinstance(value, str) and _KINDS.get(column) in ("list", "json", "vector") and value[:1] in ("[", "{"):
         return json.loads(value)
     return value

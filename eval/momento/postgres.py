@@ -7,7 +7,6 @@ call anything that does more than compute.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import subprocess
 import sys
@@ -233,7 +232,8 @@ class PostgresDatabase(Database):
         roles = [f"DROP ROLE IF EXISTS {self._database}_{kind}" for kind in (_READER, _RECALLER)]
         for statement in (f"DROP DATABASE {self._database} WITH (FORCE)", *roles):
             # A server that has gone away has nothing to drop, and a role that may not make roles has made none.
-            with suppress(self._psycopg.Error), self._psycopg.connect(self._url, autocommit=True) as server:
+            nothing = suppress(self._psycopg.OperationalError, self._psycopg.errors.InsufficientPrivilege)
+            with nothing, self._psycopg.connect(self._url, autocommit=True) as server:
                 server.execute(statement.encode())
 
 
@@ -248,8 +248,6 @@ def _quoted(text: str) -> str:
 
 def _plain(value: Any) -> Any:
     """A selected value as JSON has it, the same as from SQLite."""
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
-        raise CallError("a number is too large")
     if isinstance(value, Decimal):
         return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
     if isinstance(value, datetime | date | time | UUID):

@@ -201,12 +201,14 @@ def check_restaurant_availability(
     day, at = parsed_date(date), parsed_time(time)
     asked = {"restaurant_id": restaurant_id, "date": date, "time": time, "party_size": party_size}
     asked["duration_minutes"] = duration_minutes
-    if (reason := why_closed(place["opening_hours"], day, at)) is not None:
-        return {**asked, "available": False, "reason": reason}
+    reason = why_closed(place["opening_hours"], day, at)
     remaining = _remaining(world, place, day, at, duration_minutes, exclude_reservation_id)
-    if party_size > remaining:
-        return {**asked, "available": False, "reason": "insufficient capacity"}
-    return {**asked, "available": True, "remaining_capacity": remaining}
+    if reason is None and party_size > remaining:
+        reason = "insufficient capacity"
+    answer = (
+        {"available": True, "remaining_capacity": remaining} if reason is None else {"available": False, "reason": reason}
+    )
+    return asked | answer
 
 
 def create_reservation(

@@ -648,6 +648,7 @@ HEAVY = [  # whoever only looks at the clock is kept busy by these for minutes, 
     "SELECT 1e5000 AS x",
     "SELECT " + "9" * 5000 + " AS x",
     "SELECT '1e5000'::numeric * 2 AS x",
+    "SELECT 9e99::float * 9e99 * 9e99 * 9e99 AS x",
 ]
 
 
