@@ -305,12 +305,8 @@ class SQLiteDatabase(Database):
     def transaction(self) -> Iterator[None]:
         """See `Database`."""
         self._connection.execute("BEGIN")
-        try:
+        with self._connection:
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
     def _select(self, tree: exp.Query, most: int) -> Selected:
         names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)} - set(TABLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time
 from typing import Any
 
@@ -85,12 +86,9 @@ def why_closed(opening_hours: Mapping[str, Any] | None, day: date, at: time) -> 
     said = {name.lower(): ranges for name, ranges in opening_hours.items()}.get(f"{day:%A}".lower(), "")
     ranges = []
     for block in str(said).split(","):
-        begin, dash, end = block.strip().partition("-")
-        if dash:
-            try:
-                ranges.append((parsed_time(begin.strip()), parsed_time(end.strip())))
-            except CallError:
-                continue
+        with suppress(CallError, ValueError):
+            begin, end = (parsed_time(one.strip()) for one in block.split("-"))
+            ranges.append((begin, end))
     if not ranges:
         return "closed on this day"
     return None if any(begin <= at <= end for begin, end in ranges) else "outside the opening hours"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from calendar import monthrange
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
@@ -395,12 +396,9 @@ def _shift(value: str, amount: str) -> str:
     unit, moment = unit.removesuffix("s"), _datetime(value)
     if unit not in ("month", "year"):
         return str(moment + timedelta(**{f"{unit}s": int(count)}))
-    months = moment.year * 12 + moment.month - 1 + int(count) * (12 if unit == "year" else 1)
-    year, month = months // 12, months % 12 + 1
-    last = (date(year + month // 12, month % 12 + 1, 1) - timedelta(days=1)).day
-    return str(
-        moment.replace(year=year, month=month, day=min(moment.day, last))
-    )  # 31 March minus a month: the last of February
+    year, month = divmod(moment.year * 12 + moment.month - 1 + int(count) * (12 if unit == "year" else 1), 12)
+    last = monthrange(year, month + 1)[1]  # 31 March minus a month: the last of February
+    return str(moment.replace(year=year, month=month + 1, day=min(moment.day, last)))
 
 
 def _less_days(value: str, other: str | int) -> str | int:
