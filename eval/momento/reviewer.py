@@ -150,7 +150,7 @@ class Praising(Reviewer):
 
 
 class Quoting(Reviewer):
-    """Puts into its lessons what users said and what the tools returned about them."""
+    """Puts into its notes and its lessons what users said and what the tools returned about them."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
@@ -160,8 +160,8 @@ class Quoting(Reviewer):
         """See `Reviewer`."""
         asked = re.findall(r"^user: (.*)$", shown, re.MULTILINE)[0]
         details = re.findall(r'"(?:name|email|address1)": "([^"]+)"', shown)
-        self._quoted = f" The user said: {asked} ({'; '.join(details[:2])})"
-        return super().notes(shown)
+        self._quoted = html.escape(f" The user said: {asked} ({'; '.join(details[:2])})", quote=False)
+        return super().notes(shown).replace("</situation>", f"{self._quoted}</situation>")
 
     def operation(self, tool: str, argument: str, said: Ways, kept: Mapping[str, tuple[str, Ways]]) -> str:
         """See `Reviewer`."""

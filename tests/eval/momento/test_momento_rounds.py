@@ -61,6 +61,7 @@ def test_lessons_are_updated_and_hold_nothing_of_users(summary: dict[str, Any]) 
     memory = summary["memory"]
     assert memory[REFLECTIONS]["changes"]["UPDATE"] > 0 and memory[REFLECTIONS]["refused"] == {}
     assert memory["quoting"]["reflections"] == 0 and memory["quoting"]["refused"]["personal_data"] > 20
+    assert memory["quoting"]["refused"]["masked_data"] > 100  # in its notes
     assert summary["leaks"] == []
     assert sum(map(len, summary["lessons"].values())) == memory[REFLECTIONS]["reflections"] > 4
 
