@@ -46,7 +46,7 @@ class Came(Benchmark[CameConfig]):
         self.k = config.k
         self._resolvers = {name: scores.Resolver(world) for name, world in self.data.worlds.items()}
         self._finder = lru_cache(maxsize=2)(self._find_in)
-        self._lazy: dict[str, float] | None = None
+        self._lazy: dict[str, float] = {}  # filled once, also for the copies that report on a part of a run
 
     @classmethod
     def judges(cls, config: CameConfig) -> Mapping[str, JudgeSpec]:
@@ -116,7 +116,8 @@ class Came(Benchmark[CameConfig]):
     def report(self, results: Results) -> Report:
         """Scores by type of question, and what lazy policies get."""
         config, data = self.config, self.data
-        self._lazy = self._lazy or scores.lazy_policies(data)
+        if not self._lazy:
+            self._lazy.update(scores.lazy_policies(data))
 
         def found(record: QuestionRecord) -> Iterable[str] | None:
             passages = results.found(record)
