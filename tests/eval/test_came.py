@@ -61,7 +61,7 @@ def test_a_system_that_keeps_no_data_of_users_may_keep_the_names_of_the_worlds(d
     assert summary["system_facts"]["vocabulary"] == len(names) > 0 and summary["failures"]["count"] == 0
 
 
-@pytest.mark.parametrize("size", ["S", "M", "L"])
+@pytest.mark.parametrize("size", ["S", "M", pytest.param("L", marks=pytest.mark.slow)])
 def test_a_reader_with_the_log_answers_every_question(data: Path, size: str, tmp_path: Path) -> None:
     read = read_data(config(data if size == "S" else written(tmp_path / "data", f"size={size}"), tmp_path))
     readers = {name: LogReader(log.operations) for name, log in read.logs.items()}

@@ -57,6 +57,7 @@ def test_without_a_key_no_other_machine_is_served(bank: Path) -> None:
     assert refused.exit_code == 2 and "no API key" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_embedding_model_ends_the_command_before_it_serves(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deltamem.cli", "serve", "--bank", str(tmp_path / "bank"), "--port", "0"]
     done = subprocess.run([*command, "--embedder", "no-such-model"], capture_output=True, text=True, timeout=240)

@@ -245,6 +245,7 @@ def embeddings(body: dict[str, Any]) -> Reply:
     return Reply({"data": data, "model": body["model"], "object": "list"})
 
 
+@pytest.mark.slow
 def test_with_a_gpu_the_texts_are_embedded_in_a_process_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -398,6 +398,7 @@ def test_on_a_gpu_it_has_a_process_of_its_own(tmp_path: Path, start: Path, monke
     assert asked[0][0] is pipeline._tune and not (tmp_path / "run" / "warm_start").exists()
 
 
+@pytest.mark.slow
 def test_that_process_hears_a_request_and_its_work_leaves_the_model(tmp_path: Path, start: Path) -> None:
     config, settings, found = stage(tmp_path / "run", start)
     request = tmp_path / "run" / "warm_start.stop"
@@ -411,6 +412,7 @@ def test_that_process_hears_a_request_and_its_work_leaves_the_model(tmp_path: Pa
     assert (found.output / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_grpo_keep_what_they_come_from(tmp_path: Path, start: Path) -> None:
     out, given = tmp_path / "run", overrides(tmp_path / "run", start)
     config = resolved(composed(*given))
