@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,14 +23,50 @@ from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, Usage, store_folder
 
-TURNS_FILE = "turns.jsonl"
-
 
 class _Turns(StrictModel):
-    """The turn ids of a session, in the order in which the manager reads them; one line of ``turns.jsonl``."""
+    """The turn ids of a session by their place in the journal's dialogue; one line of ``turns.jsonl``."""
 
     session: str
-    turns: tuple[str, ...]
+    turns: tuple[tuple[str, ...], ...]
+
+
+class TurnIds:
+    """The ids of turns, which the journal knows by their place, beside it: a later run searches without the sessions."""
+
+    def __init__(self, file: RecordFile[_Turns]) -> None:
+        """Use an open file."""
+        self._file = file
+
+    def add(self, session: str, turns: Iterable[Sequence[str]]) -> None:
+        """Note the turns at each place, before the journal holds the session, so that it never holds unknown turns."""
+        named = _Turns(session=session, turns=tuple(map(tuple, turns)))
+        if self._file.get(session) != named:
+            self._file.add(named)
+
+    def of(self, session: str, places: Iterable[int]) -> dict[str, None]:
+        """The ids at places of a session, counted from 1, in order; none of a place or session that was never noted."""
+        record = self._file.get(session)
+        turns = () if record is None else record.turns
+        return dict.fromkeys(turn for place in places if place <= len(turns) for turn in turns[place - 1])
+
+
+@asynccontextmanager
+async def open_store(parent: Path, key: StoreKey, embedder: Embedder) -> AsyncIterator[tuple[MemoryStore, TurnIds]]:
+    """Open a store of its own for one person in a folder, or make it.
+
+    Raises:
+        DeltaMemError: If its id cannot name a folder, its files cannot be read, or it is open already.
+        EmbedderUnavailableError: If the embedder is missing.
+    """
+    folder = store_folder(parent, key)
+    await asyncio.to_thread(embedder.queries, [])  # a missing model is found before work is half done
+    # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
+    with (
+        MemoryStore.open(folder, embedder) as store,
+        RecordFile(folder / "turns.jsonl", _Turns, lambda record: record.session) as file,
+    ):
+        yield store, TurnIds(file)
 
 
 Connect = Callable[[], Awaitable[int | None]]
@@ -66,19 +102,8 @@ class DeltaMemSystem:
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[ManagedMemory]:
-        """Open a store, or make it.
-
-        Raises:
-            DeltaMemError: If its id cannot name a folder, its files cannot be read, or it is open already.
-            EmbedderUnavailableError: If the embedder is missing.
-        """
-        folder = store_folder(self._folder, key)
-        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
-        # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
-        with (
-            MemoryStore.open(folder, self._embedder) as store,
-            RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session) as turn_ids,
-        ):
+        """See `open_store`."""
+        async with open_store(self._folder, key, self._embedder) as (store, turn_ids):
             yield ManagedMemory(self, store, key.owner, turn_ids)
 
     def facts(self) -> dict[str, Any]:
@@ -110,12 +135,10 @@ class DeltaMemSystem:
 class ManagedMemory:
     """One person's memory in a store of its own.
 
-    The sources of a memory are the turns of its addition and of every update since, as in `MemoryManager.blame`. The journal
-    names turns by number; their ids are kept beside it, because a later run searches a store without giving it the sessions
-    again.
+    The sources of a memory are the turns of its addition and of every update since, as in `MemoryManager.blame`.
     """
 
-    def __init__(self, system: DeltaMemSystem, store: MemoryStore, owner: str, turn_ids: RecordFile[_Turns]) -> None:
+    def __init__(self, system: DeltaMemSystem, store: MemoryStore, owner: str, turn_ids: TurnIds) -> None:
         """Bind an open store."""
         self._system = system
         self._store = store
@@ -148,9 +171,7 @@ class ManagedMemory:
         if self._manager is None:
             self._manager = await self._system.manager(self._store, self._owner)
         turns = [Turn(turn.role, turn.spoken) for turn in session.turns]
-        named = _Turns(session=session.id, turns=tuple(turn.id for turn in session.turns))
-        if self._turn_ids.get(session.id) != named:  # first, so that the journal never holds a session whose ids are unknown
-            self._turn_ids.add(named)
+        self._turn_ids.add(session.id, ((turn.id,) for turn in session.turns))
         transition = await self._manager.ingest(self._manager.session(session.id, session.time, turns))
         if transition.position is not None:
             self._note(session.id, transition.position, transition.changes)
@@ -180,12 +201,9 @@ class ManagedMemory:
 
     def _note(self, session: str, position: int, changes: Sequence[Change]) -> None:
         self._known[session] = position
-        record = self._turn_ids.get(session)
-        ids = () if record is None else record.turns
         for change in changes:
             if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
-                turns = (ids[number - 1] for number in change.turns if number <= len(ids))
-                self._sources[change.memory_id].update(dict.fromkeys(turns))
+                self._sources[change.memory_id].update(self._turn_ids.of(session, change.turns))
 
 
 def _ingested(changes: Sequence[Change], violations: Mapping[str, int]) -> Ingested:

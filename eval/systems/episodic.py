@@ -18,7 +18,6 @@ from typing import Any
 
 import deltamem
 from deltamem.bank.store import MemoryStore
-from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.episodic import AgentTrajectory, EpisodeSummary, EpisodicMemory, EpisodicSettings, Reflection
 from deltamem.episodic.reading import PROMPTS
@@ -28,22 +27,14 @@ from deltamem.journal.records import ChangeEvent, Entry, EntryKind
 from deltamem.memory import Memory
 from deltamem.policy import Policy
 from deltamem.prompts import load_prompt
-from deltamem.runs import RecordFile
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage, store_folder
-from eval.systems.deltamem import TURNS_FILE
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
+from eval.systems.deltamem import TurnIds, open_store
 
 _ONE_TURN = 2
 """Places of one turn of a trajectory: the user's and the agent's."""
 
 NO_REPLY = "[no reply]"
 """What the agent said in a session in which only the user speaks."""
-
-
-class _Turns(StrictModel):
-    """The turn ids of a session by their place in what the journal calls its dialogue; one line of ``turns.jsonl``."""
-
-    session: str
-    turns: tuple[tuple[str, ...], ...]
 
 
 class EpisodicSystem:
@@ -64,19 +55,8 @@ class EpisodicSystem:
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[AgentMemory]:
-        """Open a store, or make it.
-
-        Raises:
-            DeltaMemError: If its id cannot name a folder, its files cannot be read, or it is open already.
-            EmbedderUnavailableError: If the embedder is missing.
-        """
-        folder = store_folder(self._folder, key)
-        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
-        # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
-        with (
-            MemoryStore.open(folder, self._embedder) as store,
-            RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session) as turn_ids,
-        ):
+        """See `eval.systems.deltamem.open_store`."""
+        async with open_store(self._folder, key, self._embedder) as (store, turn_ids):
             yield AgentMemory(self, store, key.owner, turn_ids)
 
     def facts(self) -> dict[str, Any]:
@@ -95,12 +75,10 @@ class AgentMemory:
 
     The sources of a lesson are the turns that its addition and every update since come from, as far as they are told from
     the others of their episode. An episode names none: it comes from many turns and says little of each, so that naming them
-    all would pass for having found them. What was rolled back is no source, and its sessions are not known. The journal
-    names turns by their place; their ids are kept beside it, because a later run searches a store without giving it the
-    sessions again.
+    all would pass for having found them. What was rolled back is no source, and its sessions are not known.
     """
 
-    def __init__(self, system: EpisodicSystem, store: MemoryStore, person: str, turn_ids: RecordFile[_Turns]) -> None:
+    def __init__(self, system: EpisodicSystem, store: MemoryStore, person: str, turn_ids: TurnIds) -> None:
         """Bind an open store."""
         self._system = system
         self._store = store
@@ -133,9 +111,7 @@ class AgentMemory:
         if not session.turns:
             return Ingested(memories=())
         trajectory, places = as_trajectory(session)
-        named = _Turns(session=session.id, turns=places)
-        if self._turn_ids.get(session.id) != named:  # first, so that the journal never holds a session whose ids are unknown
-            self._turn_ids.add(named)
+        self._turn_ids.add(session.id, places)
         try:
             done = await self._agent.ingest(trajectory)
         finally:  # stages that were recorded before a failure can be found
@@ -175,8 +151,6 @@ class AgentMemory:
             self._entries[session].append(entry.position)
             if not stage:
                 self._known[session] = None
-            record = self._turn_ids.get(session)
-            places = () if record is None else record.turns
             kind, _, number = stage.partition("-")
             episode = f"{session}#{number}"
             for change in entry.changes:
@@ -185,8 +159,7 @@ class AgentMemory:
                 elif kind == "#reflections" and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
                     if len(change.turns) > _ONE_TURN and self._whole.get(episode) == frozenset(change.turns):
                         continue
-                    turns = (turn for place in change.turns if place <= len(places) for turn in places[place - 1])
-                    self._sources[change.memory_id].update(dict.fromkeys(turns))
+                    self._sources[change.memory_id].update(self._turn_ids.of(session, change.turns))
 
     def _journal(self, after: int) -> Iterable[Entry]:
         return self._store.bank(self._agent.owner).journal.entries(after)

@@ -25,7 +25,7 @@ from eval.config import BenchmarkConfig
 from eval.models import make_system, open_models
 from eval.records import IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
-from eval.systems.deltamem import TURNS_FILE, DeltaMemSystem
+from eval.systems.deltamem import DeltaMemSystem
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
 
@@ -282,7 +282,7 @@ async def test_ids_that_cannot_name_a_folder(tmp_path: Path, name: str) -> None:
 async def test_turn_ids_that_were_lost_cost_the_sources_only(tmp_path: Path) -> None:
     async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
         await memory.ingest(dialogue()[0])
-    (tmp_path / ANA.id / TURNS_FILE).unlink()
+    (tmp_path / ANA.id / "turns.jsonl").unlink()
     async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
         (passage,) = await memory.search("city", 1)
     assert passage.text == "Ana's city is Boston." and passage.sources == ()

@@ -27,7 +27,6 @@ from eval.config import BenchmarkConfig
 from eval.models import make_system, open_models
 from eval.records import IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey, System
-from eval.systems.deltamem import TURNS_FILE
 from eval.systems.episodic import NO_REPLY, EpisodicSystem, as_trajectory
 
 NAMES = ("Boston", "Denver")
@@ -130,7 +129,7 @@ async def test_passages_have_time_similarity_and_the_turns_that_they_come_from(t
         again = await memory.ingest(dialogue()[1])
     assert again.memories and again.memories[-1] == first.text and again.operations == {"ADD": 1, "UPDATE": 1}
     assert again.usage.calls == 0
-    (tmp_path / ANA.id / TURNS_FILE).unlink()
+    (tmp_path / ANA.id / "turns.jsonl").unlink()
     async with local(tmp_path).open(ANA) as memory:
         found = await memory.search("city", 10)
     assert {passage.text for passage in found} == {first.text, *(passage.text for passage in rest)}
