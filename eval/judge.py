@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal
 
@@ -151,16 +151,31 @@ async def measure(judge: Judge, items: Sequence[CalibrationItem]) -> dict[str, A
     verdicts = await _verdicts(judge, cases)
     judged = [(item, verdict) for item, verdict in zip(items, verdicts, strict=True) if verdict.label is not None]
     misjudged = [(item, verdict) for item, verdict in judged if (verdict.label == CORRECT) is not item.right]
-    kinds, missed = (Counter(item.kind for item, _ in pairs) for pairs in (judged, misjudged))
-    accepted, rejected = ([item.right for item, _ in misjudged].count(right) for right in (False, True))
-    right = sum(item.right for item, _ in judged)
     return {
         "judge": judge.name,
-        "false_accept": _share(accepted, len(judged) - right),
-        "false_reject": _share(rejected, right),
-        "by_kind": {kind: [missed[kind], count] for kind, count in kinds.items()},
+        **error_rates((item.kind, item.right, verdict.label == CORRECT) for item, verdict in judged),
         "wrong": [item.model_dump(mode="json") | {"reason": verdict.reason} for item, verdict in misjudged],
-    } | _failures(verdicts)
+    } | failures(verdicts)
+
+
+def error_rates(judged: Iterable[tuple[str, bool, bool]]) -> dict[str, Any]:
+    """``false_accept``, ``false_reject`` and ``by_kind`` of `measure`.
+
+    Args:
+        judged: Of each answer its kind, whether it is right, and whether the judge called it right.
+    """
+    every = list(judged)
+    kinds, missed = (
+        Counter(kind for kind, *_ in every),
+        Counter(kind for kind, right, called in every if right is not called),
+    )
+    accepted = [called for _, right, called in every if not right]
+    rejected = [not called for _, right, called in every if right]
+    return {
+        "false_accept": _share(sum(accepted), len(accepted)),
+        "false_reject": _share(sum(rejected), len(rejected)),
+        "by_kind": {kind: [missed[kind], count] for kind, count in kinds.items()},
+    }
 
 
 SWAPPED = 40  # Answers to other questions that a judge is shown
@@ -189,7 +204,7 @@ async def measure_swapped(
     shown: dict[str, list[tuple[Mapping[str, str], str]]] = {}
     for number, record in enumerate(chosen):
         others = golds[number % len(golds) :] + golds[: number % len(golds)] if golds else []
-        wrong = next((gold for gold in others if _words(gold).isdisjoint(_words(record.gold))), None)
+        wrong = next((gold for gold in others if words(gold).isdisjoint(words(record.gold))), None)
         for name, fields in judge_fields(record, wrong + _PLEA * (number % 2)).items() if wrong is not None else ():
             shown.setdefault(judge_name(name), []).append((fields, record.group))
     results = []
@@ -197,7 +212,7 @@ async def measure_swapped(
         verdicts = await _verdicts(judges[name], shown[name][:SWAPPED])
         worths = [verdict.worth for verdict in verdicts if verdict.label is not None]
         share = _share(worths.count(1), len(worths))
-        results.append({"judge": judges[name].name, "false_accept": share} | _failures(verdicts))
+        results.append({"judge": judges[name].name, "false_accept": share} | failures(verdicts))
     return results
 
 
@@ -210,11 +225,13 @@ def _share(count: int, total: int) -> dict[str, float | int] | None:
     return None if interval is None else interval.as_dict()
 
 
-def _failures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def failures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """``errors``, ``first_error`` and ``cost`` of `measure`."""
     errors = [verdict.error for verdict in verdicts if verdict.label is None]
     cost = sum((verdict.cost for verdict in verdicts), Cost())
     return {"errors": len(errors), "first_error": errors[0] if errors else None, "cost": cost.model_dump(mode="json")}
 
 
-def _words(text: str | None) -> set[str]:
+def words(text: str | None) -> set[str]:
+    """All words of a text, in lower case."""
     return set(re.findall(r"\w+", (text or "").casefold()))

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.metrics import wilson_interval
+from eval.judge import error_rates, failures, words
 from eval.momento.tasks import Task
 from eval.momento.trial import InformationJudge
-from eval.records import Cost
+from eval.records import Verdict
 
 JUDGE = "information"
 """Name of the judge in summaries."""
@@ -40,13 +38,13 @@ class KnownReply:
 
 def known_replies(tasks: Sequence[Task], seed: int) -> list[KnownReply]:
     """A right and a wrong reply to each of some tasks, drawn from those that expect information."""
-    asked = [task for task in tasks if task.expected_information and all(map(_words, _answers(task)))]
+    asked = [task for task in tasks if task.expected_information and all(map(words, _answers(task)))]
     drawn = random.Random(seed).sample(asked, min(MOST_TASKS, len(asked)))
     found = []
     for number, task in enumerate(drawn):
         found.append(KnownReply(task, "all of it", _told(task, _answers(task)), right=True))
-        own = set().union(*map(_words, _answers(task)))
-        others = (answer for other in drawn for answer in _answers(other) if own.isdisjoint(_words(answer)))
+        own = set().union(*map(words, _answers(task)))
+        others = (answer for other in drawn for answer in _answers(other) if own.isdisjoint(words(answer)))
         other = next(others, None) if number % 2 else None
         if other is None:
             found.append(KnownReply(task, "nothing", NOTHING, right=False))
@@ -65,23 +63,18 @@ async def calibrate(judge: InformationJudge, tasks: Sequence[Task], seed: int) -
     replies = known_replies(tasks, seed)
     asked = [[("customer", one.task.opening or one.task.instruction), ("assistant", one.reply)] for one in replies]
     judged = await asyncio.gather(*(judge.judge(one.task, said) for one, said in zip(replies, asked, strict=True)))
-    known = [(one, verdicts) for one, (verdicts, _, _) in zip(replies, judged, strict=True) if verdicts is not None]
-    missed = [one for one, verdicts in known if (all(verdicts) if one.right else any(verdicts)) is not one.right]
-    shares = {}
-    for name, right in (("false_accept", False), ("false_reject", True)):
-        interval = wilson_interval(sum(one.right is right for one in missed), sum(one.right is right for one, _ in known))
-        shares[name] = None if interval is None else interval.as_dict()
-    problems = [problem for verdicts, problem, _ in judged if verdicts is None]
-    kinds, wrong = Counter(one.kind for one, _ in known), Counter(one.kind for one in missed)
+    known = [
+        (one, all(verdicts) if one.right else any(verdicts))
+        for one, (verdicts, _, _) in zip(replies, judged, strict=True)
+        if verdicts is not None
+    ]
+    wrong = [one for one, accepted in known if accepted is not one.right]
+    verdicts = [Verdict(label=None if given is None else JUDGE, error=problem, cost=cost) for given, problem, cost in judged]
     return {
         "judge": JUDGE,
-        **shares,
-        "by_kind": {kind: [wrong[kind], count] for kind, count in kinds.items()},
-        "wrong": [{"task": one.task.task_id, "kind": one.kind, "answer": one.reply} for one in missed],
-        "errors": len(problems),
-        "first_error": problems[0] if problems else None,
-        "cost": sum((cost for _, _, cost in judged), Cost()).model_dump(mode="json"),
-    }
+        **error_rates((one.kind, one.right, accepted) for one, accepted in known),
+        "wrong": [{"task": one.task.task_id, "kind": one.kind, "answer": one.reply} for one in wrong],
+    } | failures(verdicts)
 
 
 def _answers(task: Task) -> list[str]:
@@ -91,7 +84,3 @@ def _answers(task: Task) -> list[str]:
 def _told(task: Task, answers: Sequence[str]) -> str:
     pieces = zip(task.expected_information, answers, strict=True)
     return " ".join(f"You asked {item.description}: {answer}." for item, answer in pieces)
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.casefold()))
