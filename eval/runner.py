@@ -77,7 +77,8 @@ LATE = "searched after later sessions were taken in"
 LACKING = "searched without earlier sessions that failed: "
 """Beginning of the note on what was searched for in a memory that lacks sessions; their ids follow."""
 
-_FEW_RESAMPLES = 20
+FEW_RESAMPLES = 20
+"""Of intervals in the summary of a run that goes on."""
 
 _OUTDATED = "searched for before all sessions were ingested"
 
@@ -276,7 +277,7 @@ class Run:
     def write_partial(self) -> None:
         """Write down what there is so far, for `compare`; its intervals are rough, so that it costs little."""
         rough = copy(self.benchmark)
-        rough.config = self.config.model_copy(update={"resamples": _FEW_RESAMPLES})
+        rough.config = self.config.model_copy(update={"resamples": FEW_RESAMPLES})
         keys = self.benchmark.question_keys(self.timelines)
         partial = {"done": sum(key in self.files.questions for key in keys), "questions": len(keys)}
         seconds = {"run": time.perf_counter() - self.started}

@@ -30,7 +30,7 @@ from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.fingerprint import Makings
 from eval.headline import warning_lines
-from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, find_window, make_embedder, make_system, open_models
+from eval.models import CANARY, SYSTEMS, Models, asks_model, find_window, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, check_room
 from eval.momento.calibration import calibrate
 from eval.momento.database import open_database
@@ -42,7 +42,7 @@ from eval.momento.tasks import Task, TaskSet, read_tasks
 from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
 from eval.records import IngestRecord, ingest_session
-from eval.runner import FAILED, MEMORY_FOLDER, REPORT_FILE
+from eval.runner import FAILED, FEW_RESAMPLES, MEMORY_FOLDER, REPORT_FILE
 from eval.summary import ALL, build_summary, failure_lines, probe_line, unreadable_parts, write_summary
 from eval.systems.base import Memory, SessionBuffer, StoreKey, System
 from eval.systems.baselines import Baseline
@@ -236,7 +236,8 @@ class Run:
             published=None if config.data is not None else False,
             agent=agent,
             user=(config.user.model if config.by_model else None) or SCRIPTED,
-            config=config.model_dump(),
+            # Of a run that goes on they are rough, so that they cost little.
+            config=config.model_dump() | ({"resamples": FEW_RESAMPLES} if going_on else {}),
         )
         stores = {_store_id(task) for task in self.chosen}
         sessions = [record for record in self.sessions if record.store in stores]
@@ -345,7 +346,7 @@ async def _evaluate(
             )
         )
         left = [task for task in chosen if run.missing(task)]
-        needed = ["answer", "judge", *(["manager"] if config.system in WITH_MODEL else [])] if left else None
+        needed = ["answer", "judge", *(["manager"] if asks_model(config) else [])] if left else None
         await makings.go_on(config, models, needed)
         run.made = makings.made
         if left and models.answer is not None:

@@ -573,6 +573,13 @@ def test_an_agent_that_says_nothing_does_not_begin_the_conversation_anew(
     assert heard == ["(The conversation begins. Say what you want.)", *["(The assistant said nothing.)"] * 2]
 
 
+def test_a_labeller_that_is_not_there_is_found_before_any_trial(tmp_path: Path) -> None:
+    named = ("system=stitch", "labeller=llm", f"base_url={unused_url()}", "manager.model=tiny", "manager.max_retries=0")
+    with pytest.raises(DeltaMemError, match="cannot be reached"):
+        evaluate(configured(tmp_path, *named), QUIET)
+    assert not records(tmp_path)
+
+
 def test_rounds_and_turns_end(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
     def restless(body: dict[str, Any]) -> Reply:
         if "tools" in body:
