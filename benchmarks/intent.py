@@ -27,11 +27,11 @@ from search import clustered
 from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.edits import Add
 from deltamem.embedding import Vectors
-from deltamem.intent.embedding_labeller import EmbeddingLabeller
-from deltamem.intent.index import IntentIndex
-from deltamem.intent.labeller import GoldStep, IntentLabeller, OracleLabeller
-from deltamem.intent.records import Intent, IntentFilter, Step
 from deltamem.journal.journal import Journal
+from papers.stitch.embedding_labeller import EmbeddingLabeller
+from papers.stitch.index import IntentIndex
+from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller
+from papers.stitch.records import Intent, IntentFilter, Step
 
 BLOCK = 1_000
 QUERIES = 300

@@ -71,7 +71,7 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
     Args:
         task: Takes the composed configuration.
         config_name: Name of the primary configuration file, without ``.yaml``.
-        config_dir: Folder of the configuration files.
+        config_dir: Folder of the configuration files; what is not there is looked for in `CONFIGS`.
     """
     try:
         import hydra
@@ -81,6 +81,7 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
         _fail("this command needs Hydra; install it with: pip install 'deltamem[hydra]'")
 
     shorten = os.environ.get("HYDRA_FULL_ERROR") != "1"
+    sys.argv[1:1] = _search_path(config_dir)
 
     @wraps(task)
     def guarded(config: DictConfig) -> None:
@@ -137,10 +138,15 @@ def composed(config_name: str, overrides: Sequence[str], config_dir: Path = CONF
         raise DeltaMemError("this command needs Hydra; install it with: pip install 'deltamem[hydra]'") from error
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
-            config: DictConfig = compose(config_name, list(overrides))
+            config: DictConfig = compose(config_name, [*_search_path(config_dir), *overrides])
     except (HydraException, OmegaConfBaseException) as error:
         raise DeltaMemError(_sentence(error)) from error
     return config
+
+
+def _search_path(config_dir: Path) -> list[str]:
+    """The override by which a folder of a plug-in finds the configuration files that all share."""
+    return [] if config_dir == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
 
 
 def validated(config: DictConfig, model: type[Config]) -> Config:

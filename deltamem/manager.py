@@ -26,7 +26,6 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
-from deltamem.intent.labeller import CachingLabeller, IntentLabeller
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.owner import Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of, memory_number
@@ -34,9 +33,10 @@ from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
+from papers.stitch.labeller import CachingLabeller, IntentLabeller
 
 if TYPE_CHECKING:
-    from deltamem.intent.memories import MemoryIntents
+    from papers.stitch.memories import MemoryIntents
 
 _CONFLICTS = 20
 """How often a session is read again because something was recorded for the same owner meanwhile."""
@@ -111,8 +111,8 @@ class MemoryManager:
     def intents(self) -> MemoryIntents:
         """The memories with their intents; made when they are first asked for."""
         if self._intents is None:
-            from deltamem.intent.embedding_labeller import EmbeddingLabeller
-            from deltamem.intent.memories import MemoryIntents
+            from papers.stitch.embedding_labeller import EmbeddingLabeller
+            from papers.stitch.memories import MemoryIntents
 
             embedder = self._store.embedder
             self._labeller = self._labeller or EmbeddingLabeller(embedder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -11,18 +10,9 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
+from deltamem import plugins
 from deltamem.config import composed, run_plain, validated
 from deltamem.errors import DeltaMemError
-
-BENCHMARKS = {
-    "locomo": "Locomo",
-    "halumem": "Halumem",
-    "personamem": "PersonaMem",
-    "longmemeval": "LongMemEval",
-    "came": "Came",
-    "beam": "Beam",
-}
-"""The class of each benchmark in its ``__main__``, by the name of its command."""
 
 # Imports of what a single command needs are in the commands: they take seconds.
 app = typer.Typer(name="eval", add_completion=False, help="Work with benchmarks and their results.")
@@ -51,13 +41,15 @@ def run(
     from eval.models import check_system
 
     name, systems, given = _parsed(settings)
-    kind = getattr(importlib.import_module(f"eval.{name}.__main__"), BENCHMARKS[name])
+    kind = plugins.load("benchmarks", name)
     out = Path(given.get("out", f"runs/{name}"))
     overrides = [one for one in settings if one.partition("=")[0] not in ("benchmark", "systems", "out")]
     configs = []
     for system in systems:
         check_system(system)
-        config = validated(composed(name, [*overrides, f"system={system}", f"out={out / system}"]), kind.config_type)
+        config = validated(
+            composed(name, [*overrides, f"system={system}", f"out={out / system}"], kind.config_dir), kind.config_type
+        )
         config.check()
         configs.append(config)
     console = Console(highlight=False)
@@ -88,8 +80,8 @@ def _parsed(settings: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
 
     given = dict(setting.partition("=")[::2] for setting in settings)
     name = given.get("benchmark", "")
-    if name not in BENCHMARKS:
-        raise DeltaMemError(f"benchmark={name} does not exist; there are: {', '.join(BENCHMARKS)}")
+    if name not in plugins.names("benchmarks"):
+        raise DeltaMemError(f"benchmark={name} does not exist; there are: {', '.join(plugins.names('benchmarks'))}")
     systems = [part.strip() for part in given.get("systems", "").strip("[] ").split(",") if part.strip()]
     if not systems:
         raise DeltaMemError(f"name the systems, for example systems=[none,naive_rag]; there are: {', '.join(SYSTEMS)}")

@@ -138,7 +138,8 @@ class Judge(Protocol):
 
 
 def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
-    """Load a prompt of this package by its name, such as ``answer_locomo``, or a file: ends in ``.md`` or has a folder.
+    """Load a prompt of this package by its name, such as ``answer_locomo``, of another as
+    ``package:name``, or a file: ends in ``.md`` or has a folder.
 
     `fields` are what the prompt must leave room for, all of it and nothing else.
 
@@ -152,7 +153,8 @@ def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
         except (OSError, UnicodeDecodeError) as error:
             raise DeltaMemError(f"prompt {path} cannot be read: {error}") from error
     else:
-        prompt, source = prompts.load_prompt(name_or_path, "eval.prompts"), f"prompt {name_or_path!r}"
+        package, _, name = name_or_path.rpartition(":")
+        prompt, source = prompts.load_prompt(name, package or "eval.prompts"), f"prompt {name_or_path!r}"
     prompt.check_fields(fields, source)
     return prompt
 

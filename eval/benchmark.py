@@ -10,18 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.table import Table
 
-from deltamem.intent.labeller import GoldStep
-from deltamem.intent.records import IntentFilter
+from deltamem.config import CONFIGS
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord
 from eval.systems.base import DialogueSession, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
+from papers.stitch.labeller import GoldStep
+from papers.stitch.records import IntentFilter
 
 if TYPE_CHECKING:
     from eval.halumem.__main__ import Points
@@ -117,7 +119,7 @@ def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class OracleIntents:
-    """The intents of one store, as a `deltamem.intent.labeller.OracleLabeller` takes them."""
+    """The intents of one store, as a `papers.stitch.labeller.OracleLabeller` takes them."""
 
     steps: Mapping[str, GoldStep]  # By id of the turn
     queries: Mapping[str, IntentFilter]  # By text of the question
@@ -131,6 +133,8 @@ class Benchmark(ABC, Generic[Config]):
 
     name: ClassVar[str]
     config_type: ClassVar[type[BenchmarkConfig]]
+    config_dir: ClassVar[Path] = CONFIGS
+    """Folder of the configuration file, which has the name of the benchmark."""
     search_state: ClassVar[SearchState]
     answer_prompt: ClassVar[str]
     answer_fields: ClassVar[tuple[str, ...]] = ("context", "question")

@@ -11,15 +11,15 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
-from deltamem.episodic.reading import PROMPTS as EPISODIC_PROMPTS
 from deltamem.errors import DeltaMemError
-from deltamem.intent.labeller import Part
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
 from deltamem.prompts import load_prompt
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
+from papers.episodic.reading import PROMPTS as EPISODIC_PROMPTS
+from papers.stitch.labeller import Part
 
 
 class _Endpoint(StrictModel):
@@ -228,7 +228,9 @@ class BenchmarkConfig(StrictModel):
         if self.system == "stitch":
             plain |= {"labeller": self.labelled_by, "without": sorted(self.without)}
         if self.system == "episodic":
-            plain |= {"episodic_prompts": {name: load_prompt(name).sha256 for name in EPISODIC_PROMPTS}}
+            plain |= {
+                "episodic_prompts": {name: load_prompt(name, "papers.episodic.prompts").sha256 for name in EPISODIC_PROMPTS}
+            }
         return plain | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window"),

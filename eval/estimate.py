@@ -16,9 +16,6 @@ from typing import Any
 
 from rich.table import Table
 
-from deltamem.episodic import EpisodicSettings
-from deltamem.episodic.reading import PROMPTS as EPISODIC_PROMPTS
-from deltamem.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
 from eval.benchmark import Benchmark, Step, Timeline
@@ -29,6 +26,9 @@ from eval.records import judge_name
 from eval.summary import score_table
 from eval.systems.base import DialogueSession, dated
 from eval.systems.http_cache import message_groups
+from papers.episodic import EpisodicSettings
+from papers.episodic.reading import PROMPTS as EPISODIC_PROMPTS
+from papers.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 
 ASSUMED: Mapping[str, float] = {
     "deltamem_calls": 3,  # Of a session: two searches and the operations
@@ -154,7 +154,7 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
 
 def _episodic(result: Estimate, session: DialogueSession, said: int) -> None:
     """Notes on some turns at a time; for each episode a summary of its notes, and lessons of both."""
-    prompts = {name: estimate_tokens(load_prompt(name).text) for name in EPISODIC_PROMPTS}
+    prompts = {name: estimate_tokens(load_prompt(name, "papers.episodic.prompts").text) for name in EPISODIC_PROMPTS}
     turns = max(1, sum(turn.role == "user" for turn in session.turns))
     batches, episodes = ceil(turns / EpisodicSettings().batch), min(ASSUMED["episodic_episodes"], turns)
     notes = turns * ASSUMED["episodic_note"]

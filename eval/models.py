@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.embedding import Embedder, LazyEmbedder
-from deltamem.episodic import EpisodicSettings
 from deltamem.errors import DeltaMemError, LLMError
-from deltamem.intent.embedding_labeller import EmbeddingLabeller
-from deltamem.intent.labeller import IntentLabeller, OracleLabeller
-from deltamem.intent.llm_labeller import LLMLabeller
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
@@ -27,8 +23,12 @@ from eval.judge import LLMJudge
 from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence, closed_book, copy_all, full_context, naive_rag, oracle
 from eval.systems.deltamem import DeltaMemSystem
-from eval.systems.episodic import EpisodicSystem
-from eval.systems.stitch import StitchSystem
+from papers.episodic import EpisodicSettings
+from papers.episodic.system import EpisodicSystem
+from papers.stitch.embedding_labeller import EmbeddingLabeller
+from papers.stitch.labeller import IntentLabeller, OracleLabeller
+from papers.stitch.llm_labeller import LLMLabeller
+from papers.stitch.system import StitchSystem
 
 PARTS = ("manager", "answer", "judge")
 """The parts of a run that a model may play, as the configuration groups name them."""

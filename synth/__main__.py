@@ -165,7 +165,6 @@ def run_command() -> NoReturn:
 
 _COMMANDS = ("merge", "inspect", "lessons", "report", "probe", "contamination", "personas")
 _ESTIMATE = "estimate"
-_CAME = "came"
 
 
 def _generate(config: DictConfig) -> int:
@@ -191,17 +190,6 @@ def _estimate(config: DictConfig) -> None:
     show(settings, estimate(settings, measure(settings)))
 
 
-def _came(config: DictConfig) -> None:
-    """Write a data set of CAME-Bench."""
-    from synth.came.command import CameConfig, write
-
-    settings = validated(config, CameConfig)
-    manifest = write(settings)
-    for name, counts in manifest["trajectories"].items():
-        print(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
-    print(f"written to {settings.out}")
-
-
 def main() -> NoReturn:
     """Hand over to Hydra or to a sub-command."""
     # Loading an embedding model would draw bars of its own, between ours.
@@ -210,13 +198,10 @@ def main() -> NoReturn:
     if word == _ESTIMATE:
         del sys.argv[1]
         run_hydra(_estimate, "synth")
-    if word == _CAME:
-        del sys.argv[1]
-        run_hydra(_came, "came_synth")
     if word in _COMMANDS:
         run_command()
     if word and not word.startswith("-") and "=" not in word and "~" not in word:
-        known = ", ".join((_ESTIMATE, _CAME, *_COMMANDS))
+        known = ", ".join((_ESTIMATE, *_COMMANDS))
         print(f"error: unknown command {word!r}; there are {known}, or key=value to write a data set", file=sys.stderr)
         sys.exit(USAGE_ERROR)
     run_hydra(_generate, "synth")

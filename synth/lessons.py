@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.episode import EmbedTexts
-from deltamem.episodic import AgentTrajectory, Reflection
-from deltamem.episodic.personal import PersonalData
-from deltamem.episodic.reading import read_reflections
 from deltamem.memory import Event, MemoryState, Operation, apply
 from deltamem.runs import atomic_writer
 from deltamem.sessions import LabelledSession, to_json_line
+from papers.episodic import AgentTrajectory, Reflection
+from papers.episodic.personal import PersonalData
+from papers.episodic.reading import read_reflections
 from rewards.reward import transition_score
 
 SERVICES: Mapping[str, str] = {

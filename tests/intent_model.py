@@ -15,11 +15,11 @@ from typing import Any
 
 from episode_texts import WordEmbedder
 
-from deltamem.intent.index import IntentIndex
-from deltamem.intent.llm_labeller import LLMLabeller
-from deltamem.intent.records import Step
 from deltamem.journal.journal import Journal
 from deltamem.llm import LLM
+from papers.stitch.index import IntentIndex
+from papers.stitch.llm_labeller import LLMLabeller
+from papers.stitch.records import Step
 
 BEGIN = datetime(2026, 5, 1, 8)
 SEEDS = {"events": ["open", "propose", "suggest", "answer"], "entity_types": ["price", "Price", "hotel"]}

@@ -115,7 +115,7 @@ def test_each_wrong_import_breaks_a_contract(tmp_path: Path) -> None:
         ("deltamem/episode.py", "deltamem.training"),
         ("deltamem/episode.py", "verl"),
         ("deltamem/bank/base.py", "chromadb"),
-        ("deltamem/bank/base.py", "deltamem.integrations"),
+        ("deltamem/bank/base.py", "integrations"),
         ("deltamem/bank/base.py", "langgraph"),
         ("rewards/__init__.py", "synth"),
         ("rewards/__init__.py", "eval.metrics"),

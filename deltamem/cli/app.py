@@ -31,13 +31,13 @@ from deltamem.cli.commands import (
     view,
 )
 from deltamem.cli.doctor import doctor
-from deltamem.cli.episodes import EPISODES
 from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
 from deltamem.cli.serve import KEYS, pause, resume, serve
 from deltamem.config import USAGE_ERROR
 from deltamem.errors import DeltaMemError
+from papers.episodic.command import EPISODES
 
 INTERRUPTED = 130
 

@@ -37,8 +37,8 @@ from deltamem.server.records import (
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
-    from deltamem.intent.memories import IntentSearch
     from deltamem.journal.records import Entry, HistoryStep, Origin
+    from papers.stitch.memories import IntentSearch
 
 
 def record_of(record: StrictModel) -> dict[str, Any]:
@@ -328,8 +328,8 @@ def _explained(
     opened: MemoryStore, owned: UserStore, texts: list[str], k: int, wanted: dict[str, Any] | None
 ) -> tuple[list[list[Hit]], list[list[str]]]:
     """Hits by contextual intent, and why each was found; memories without one are labelled, without a model."""
-    from deltamem.intent.embedding_labeller import EmbeddingLabeller
-    from deltamem.intent.memories import MemoryIntents
+    from papers.stitch.embedding_labeller import EmbeddingLabeller
+    from papers.stitch.memories import MemoryIntents
 
     embedder = opened.embedder
     intents = MemoryIntents(owned, EmbeddingLabeller(embedder), embedder, owned.owner)

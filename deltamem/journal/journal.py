@@ -11,11 +11,11 @@ from typing import Self
 from uuid import UUID
 
 from deltamem.errors import DeltaMemError, NotFoundError
-from deltamem.journal import buffer
 from deltamem.journal.jobs import Job, JobQueue
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Erasure
 from deltamem.journal.sqlite import Database
+from integrations.openai_proxy import buffer
 
 JOURNAL_FILE = "journal.sqlite3"
 """Name of the journal in the folder of a store."""

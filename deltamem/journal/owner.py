@@ -10,8 +10,7 @@ from itertools import count
 from uuid import UUID
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
-from deltamem.journal import buffer, jobs
-from deltamem.journal import intents as intent_rows
+from deltamem.journal import jobs
 from deltamem.journal import sqlite as rows
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.records import (
@@ -33,6 +32,8 @@ from deltamem.journal.restorer import Restorer
 from deltamem.journal.sqlite import Database
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
+from integrations.openai_proxy import buffer
+from papers.stitch import store as intent_rows
 
 Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
@@ -332,12 +333,12 @@ class OwnerJournal:
             return jobs.enqueue(connection, self._create(connection), session)
 
     def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
-        """Keep what is new in a conversation that goes on; see `deltamem.journal.buffer.keep`."""
+        """Keep what is new in a conversation that goes on; see `integrations.openai_proxy.buffer.keep`."""
         with self._database.write() as connection:
             return buffer.keep(connection, self._create(connection), conversation, person_name, turns)
 
     def keep_answer(self, conversation: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
-        """Keep the answer to what was kept last in a conversation; see `deltamem.journal.buffer.answer`."""
+        """Keep the answer to what was kept last in a conversation; see `integrations.openai_proxy.buffer.answer`."""
         with self._database.write() as connection:
             buffer.answer(connection, self._create(connection), conversation, person_name, turn, since=since)
 

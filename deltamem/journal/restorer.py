@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from uuid import UUID
 
-from deltamem.journal import intents as intent_rows
 from deltamem.journal import sqlite as rows
 from deltamem.journal.records import Entry, memory_number, shape_problem
 from deltamem.sessions import Turn
+from papers.stitch import store as intent_rows
 
 _LARGEST_IMPORTED = 2**53
 

@@ -11,14 +11,14 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, Validat
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.intent.labels import Facet, LabelChange
-from deltamem.intent.records import Intent, ScopeNote, Snippet, Step
-from deltamem.journal.intents import IntentRecords, LabelVersion
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
 from deltamem.journal.restorer import Restorer
 from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Role, Turn
+from papers.stitch.labels import Facet, LabelChange
+from papers.stitch.records import Intent, ScopeNote, Snippet, Step
+from papers.stitch.store import IntentRecords, LabelVersion
 
 
 def _time(value: object) -> datetime:

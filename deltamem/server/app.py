@@ -18,13 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import episodes, mem0, native, operations, proxy, ui
+from deltamem.server import native, operations, ui
 from deltamem.server.access import SLASH, Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor, MCPRoute
 from deltamem.server.openapi import Application
 from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
+from integrations.mem0 import routes as mem0
+from integrations.openai_proxy import routes as proxy
+from papers.episodic import routes as episodes
 
 _tracer = get_tracer("deltamem.server")
 access_log = logging.getLogger("deltamem.access")

@@ -44,19 +44,19 @@ from starlette.types import Scope as ASGIScope
 from deltamem.config import StrictModel
 from deltamem.edits import Add, Retract, Update
 from deltamem.embedding import Embedder
-from deltamem.episodic.records import MessageIn, is_agent, read_trajectory
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
 from deltamem.server.access import authorize, identify, named_owner
-from deltamem.server.episodes import IngestedOut, RecalledOut, read_episodes, recalled
 from deltamem.server.keys import Key, Scope
 from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
 from deltamem.server.problems import problem_of
 from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
+from papers.episodic.records import MessageIn, is_agent, read_trajectory
+from papers.episodic.routes import IngestedOut, RecalledOut, read_episodes, recalled
 
 WAIT = 30.0
 """Seconds that `add_memory` waits for the model; clients commonly give up on a tool after a minute."""

@@ -36,12 +36,12 @@ from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summary
 from eval.beam.__main__ import Beam
 from eval.benchmark import Benchmark
-from eval.came.__main__ import Came
 from eval.halumem.__main__ import Halumem
 from eval.locomo.__main__ import Locomo
 from eval.longmemeval.__main__ import LongMemEval
 from eval.personamem.__main__ import PersonaMem
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
+from papers.stitch.came.__main__ import Came
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ from episodic_cases import reflection, reflections, summary_block, turn_block
 from rule_model import answer
 from scripted_server import Reply, completion, is_check
 
-from deltamem.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 from deltamem.prompts import load_prompt
+from papers.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 
 _MEM0 = re.compile(r"## New Messages\n(.*?)\n\n## Observation Date", re.DOTALL)
 """Where mem0's prompt shows what is new."""

@@ -9,8 +9,8 @@ from episode_texts import WordEmbedder
 from episodic_cases import reflection, reflections
 from typer.testing import CliRunner
 
-from deltamem.episodic import Reflection
 from deltamem.sessions import read_sessions
+from papers.episodic import Reflection
 from synth.__main__ import app
 from synth.lessons import PREPARATIONS, SERVICES, LabelledEpisode, Lesson, labelled_episodes, reward
 

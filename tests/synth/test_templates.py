@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from deltamem.errors import DeltaMemError
+from papers.stitch.writer import world
 from synth import cards
-from synth.came import world
 from synth.names import Names, names
 from synth.offline import scenes, speaker, templates, topics
 from synth.personas import Parts, parts

@@ -1,0 +1,259 @@
+"""What mem0's clients send and what they are answered, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import UUID
+
+from fastapi import Request
+from pydantic import ConfigDict, Field
+
+from deltamem.config import StrictModel
+from deltamem.filters import FilterError
+from deltamem.journal.jobs import Job, JobState
+from deltamem.manager import MemoryManager
+from deltamem.memory import Memory
+from deltamem.server.problems import Problem
+from deltamem.server.service import Service
+from integrations.mem0.filters import ENTITIES, utc
+
+Item = TypeVar("Item")
+
+
+class _Request(StrictModel):
+    model_config = ConfigDict(strict=True)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+
+
+class MessageIn(_Request):
+    """A turn of a dialogue."""
+
+    role: Literal["user", "assistant"]
+    content: Annotated[str, Field(max_length=1_000_000)]
+
+
+class Entities(_Request):
+    """Whose memory, and what else mem0 files it under."""
+
+    user_id: Name | None = None
+    agent_id: Name | None = None
+    app_id: Name | None = None
+    run_id: Name | None = None
+
+    def entities(self) -> dict[str, Any]:
+        """Those that are given."""
+        return {name: value for name in ("user_id", *ENTITIES) if (value := getattr(self, name)) is not None}
+
+
+class AddIn(Entities):
+    """Something to remember."""
+
+    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=10_000)]
+    filters: dict[str, Any] | None = Field(None, description="Another place for user_id, agent_id, app_id and run_id.")
+    metadata: dict[str, Any] | None = None
+    infer: bool | None = None
+    timestamp: int | float | str | None = None
+    async_mode: bool | None = None
+    output_format: Literal["v1.1"] | None = None
+
+    def named(self) -> dict[str, Any]:
+        """The entities, wherever they are given."""
+        given = self.entities()
+        for name, value in (self.filters or {}).items():
+            if name not in ("user_id", *ENTITIES):
+                raise Problem(400, f"filters.{name} is not supported by this server where something is added")
+            if not isinstance(value, str) or not value or given.setdefault(name, value) != value:
+                raise Problem(400, f"{name} must be one text that is not empty")
+        return given
+
+
+class SearchIn(Entities):
+    """A search; the platform takes whose memories only in the filters."""
+
+    query: Text
+    filters: dict[str, Any] | None = None
+    top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] | None = None
+    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    fields: list[str] | None = None
+    rerank: Literal[False] | None = None
+    keyword_search: Literal[False] | None = None
+    latest_only: Literal[True] | None = None
+    show_expired: bool | None = Field(None, description="Nothing expires here, so both mean the same.")
+    output_format: Literal["v1.1"] | None = None
+
+
+class ListIn(_Request):
+    """Which memories to list."""
+
+    filters: dict[str, Any]
+    start_date: str | None = None
+    end_date: str | None = None
+    latest_only: Literal[True] | None = None
+    show_expired: bool | None = None
+
+
+class PageParameters(StrictModel):
+    """Which page."""
+
+    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    page_size: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class UpdateIn(_Request):
+    """What to change of a memory."""
+
+    text: Text | None = None
+    metadata: dict[str, Any] | None = Field(None, description="Written over that of the memory, key by key.")
+    timestamp: int | float | str | None = None
+    expiration_date: None = Field(None, description="Nothing expires here, so there is nothing to take away either.")
+
+
+class BatchUpdate(UpdateIn):
+    """What to change of one of several memories."""
+
+    memory_id: str
+
+
+class BatchUpdateIn(_Request):
+    """Memories to change."""
+
+    memories: Annotated[list[BatchUpdate], Field(min_length=1, max_length=1000)]
+
+
+class BatchId(_Request):
+    """One of several memories."""
+
+    memory_id: str
+
+
+class BatchDeleteIn(_Request):
+    """Memories to erase."""
+
+    memories: Annotated[list[BatchId], Field(min_length=1, max_length=1000)]
+
+
+class EntityParameters(StrictModel):
+    """Whose memories, in a query."""
+
+    user_id: Name | None = None
+    agent_id: Name | None = None
+    app_id: Name | None = None
+    run_id: Name | None = None
+
+
+class DeleteParameters(StrictModel):
+    """How to delete."""
+
+    delete_linked: bool = Field(False, description="Earlier versions of a memory are erased with it in any case.")
+
+
+class NoParameters(StrictModel):
+    """No query parameters."""
+
+
+SAID = {
+    JobState.QUEUED: "Memory processing has been queued",
+    JobState.RUNNING: "Memory processing is under way",
+    JobState.DONE: "Memory processing is done",
+    JobState.FAILED: "Memory processing failed",
+}
+"""What an answer says about a job."""
+
+STATUS = {
+    JobState.QUEUED: "PENDING",
+    JobState.RUNNING: "RUNNING",
+    JobState.DONE: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+}
+"""mem0's names of the states."""
+
+
+def event_record(service: Service, manager: MemoryManager, job: Job) -> dict[str, Any]:
+    """A job as mem0's clients know it."""
+    ended = job.updated_at if job.state in (JobState.DONE, JobState.FAILED) else None
+    return {
+        "id": str(UUID(job.id)),
+        "event_type": "ADD",
+        "status": STATUS[job.state],
+        "results": [] if job.position is None else results_record(service, manager, job.position),
+        "metadata": {
+            "user_id": manager.owner,
+            "session_id": job.session_id,
+            "attempts": job.attempts,
+            "retry_at": None if job.retry_at is None else job.retry_at.isoformat(),
+            "error": job.last_error,
+        },
+        "created_at": job.created_at.isoformat(),
+        "updated_at": job.updated_at.isoformat(),
+        "completed_at": None if ended is None else ended.isoformat(),
+        "latency": None if ended is None else round((ended - job.created_at).total_seconds() * 1000, 3),
+    }
+
+
+def results_record(service: Service, manager: MemoryManager, position: int) -> list[dict[str, Any]]:
+    """What one journal entry did, as mem0 lists it."""
+    changed, uuids = manager.diff(position - 1, position), service.uuids(manager, position)
+    done = [(memory, "ADD") for memory in changed.added]
+    done += [(after, "UPDATE") for _, after in changed.changed]
+    done += [(memory, "DELETE") for memory in changed.removed]
+    return [
+        {"id": str(uuids[memory.id]), "event": event, "memory": memory.text, "data": {"memory": memory.text}}
+        for memory, event in done
+    ]
+
+
+def memory_record(manager: MemoryManager, memory: Memory, uuid: UUID, added: datetime) -> dict[str, Any]:
+    """A memory as mem0's clients know it."""
+    return {
+        "id": str(uuid),
+        "memory": memory.text,
+        "user_id": manager.owner,
+        **{name: memory.metadata.get(name) for name in ENTITIES},
+        "metadata": {name: value for name, value in memory.metadata.items() if name not in ENTITIES},
+        "categories": [],
+        "created_at": utc(added).isoformat(),
+        "updated_at": utc(memory.time).isoformat(),
+    }
+
+
+def page_record(
+    request: Request, parameters: PageParameters, found: Sequence[Item], record: Callable[[Item], dict[str, Any]]
+) -> dict[str, Any]:
+    """One page of what was found, with the addresses of its neighbours."""
+    begin, end = (parameters.page - 1) * parameters.page_size, parameters.page * parameters.page_size
+
+    def address(number: int) -> str:
+        return str(request.url.include_query_params(page=number, page_size=parameters.page_size))
+
+    return {
+        "count": len(found),
+        "next": address(parameters.page + 1) if end < len(found) else None,
+        "previous": address(parameters.page - 1) if parameters.page > 1 else None,
+        "results": [record(one) for one in found[begin:end]],
+    }
+
+
+_FIELDS = ("id", "memory", "user_id", *ENTITIES, "metadata", "categories", "created_at", "updated_at", "score")
+
+
+def read_fields(names: Sequence[str]) -> set[str]:
+    """The fields that an answer shall have.
+
+    Raises:
+        FilterError: If there is no such field.
+    """
+    for name in names:
+        if name not in _FIELDS:
+            raise FilterError(f"fields: {name!r} is not supported by this server; there are {', '.join(_FIELDS)}")
+    return {"id", *names}
+
+
+def only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """Some fields of a record."""
+    return {name: value for name, value in record.items() if name in names}

@@ -1,0 +1,411 @@
+"""Broken and hostile answers, made by program: each is refused by its name, and nothing of it is applied."""
+# ruff: noqa: RUF001 - digits and letters of other scripts are meant
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from episode_texts import WordEmbedder
+from episodic_cases import BOOKING, CANARIES, Reviewer, answer, booking, reflection, reflections, summary_block, turn_block
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deltamem.bank.store import MemoryStore
+from deltamem.episode import Message
+from deltamem.ingest import Outcome
+from deltamem.prompts import load_prompt
+from papers.episodic import EpisodicMemory, Reflection
+from papers.episodic.personal import PersonalData
+from papers.episodic.reading import (
+    MAX_REFLECTIONS,
+    MAX_WORDS,
+    Operation,
+    read_reflections,
+    read_summary,
+    read_turns,
+    word_count,
+)
+
+SHOWN = {
+    "m5": Reflection("Check opening hours first", "Orders at a given time.", "Look the hours up.", 0.7, "m5"),
+    "m7": Reflection("Ask for the party size", "Bookings.", "Ask before searching.", 0.4, "m7"),
+}
+COMPANION = reflection(title="Compare prices of providers", hints="List the providers before ordering.", confidence="0.4")
+USER = PersonalData(booking())
+FIELDS = ("operator", "title", "use_cases", "hints", "confidence")
+NEW = "Confirm the time zone"
+BAD_CONFIDENCE = (
+    "0 0.0 1.1 0.75 -0.5 0,7 70% 7/10 high nan inf 1e-1 ٠.٧ 0.７ 10 1.00001 0.7.0 00.7 +0.7 0x1 True 0. 1.05 2 0.05 0.15 1/2"
+    " 0.7(high) 0.1-1.0 .70001"
+)
+
+
+class Case(NamedTuple):
+    name: str
+    text: str
+    violation: str
+    companion: bool = True
+    """Whether the good reflection beside the bad one still counts."""
+
+
+def _with(block: str) -> str:
+    return reflections(block, COMPANION)
+
+
+def _replaced(block: str, field: str, value: str) -> str:
+    """A block with another content of one field, byte by byte as given."""
+    begin, end = block.index(f"<{field}>") + len(field) + 2, block.index(f"</{field}>")
+    return block[:begin] + value + block[end:]
+
+
+def _without(block: str, field: str) -> str:
+    return block[: block.index(f"<{field}>")] + block[block.index(f"</{field}>") + len(field) + 3 :]
+
+
+def _record_cases() -> Iterator[Case]:
+    for kind, block in {"add": reflection(title=NEW), "update": reflection("update", "m5")}.items():
+        for field in FIELDS:
+            yield Case(f"{kind} without {field}", _with(_without(block, field)), "missing_field")
+            twice = block.replace(f"</{field}>", f"</{field}><{field}>m7 0.9 update</{field}>")
+            yield Case(f"{kind} with {field} twice", _with(twice), "duplicate_field")
+            cut = block.replace(f"</{field}>", "")
+            yield Case(f"{kind} with {field} open", _with(cut), "unclosed_block" if field == FIELDS[-1] else "nested_tag")
+            yield Case(f"{kind} with an end of {field} too many", _with(f"{block[:12]}</{field}>{block[12:]}"), "nested_tag")
+            for empty in ("", " \n ", "...", "&nbsp;", "\u200b\u2060"):
+                emptied = _replaced(block, field, empty)
+                yield Case(f"{kind} with {field} {empty!r}", _with(emptied), "empty_field")
+        for outer in ("title", "use_cases", "hints"):
+            for inner in ("operator", "id", "confidence", "hints" if outer != "hints" else "title"):
+                smuggled = _replaced(block, outer, f"Look it up.<{inner}>update</{inner}>")
+                yield Case(f"{kind} with {inner} within {outer}", _with(smuggled), "nested_tag")
+            for spelled in ("</reflection><reflection>", "<reflection>", "< / reflection >"):
+                torn = _replaced(block, outer, f"Look it up.{spelled}")
+                violation = "nested_tag" if spelled == "<reflection>" else "unclosed_block"
+                yield Case(f"{kind} with {spelled} within {outer}", _with(torn), violation)
+            yield Case(f"{kind} with a long {outer}", _with(_replaced(block, outer, "x" * 2001)), "field_too_long")
+            endless = _replaced(block, outer, "&amp;" * 3000)
+            yield Case(f"{kind} with an endless {outer}", _with(endless), "field_too_long")
+            yield Case(f"{kind} with a lone surrogate in {outer}", _with(_replaced(block, outer, "x\ud800")), "bad_unicode")
+        for value in BAD_CONFIDENCE.split():
+            yield Case(f"{kind} with confidence {value}", _with(_replaced(block, "confidence", value)), "bad_confidence")
+    for operator in ("delete", "remove", "add or update", "add|update", "[add or update]", "add update", "upsert", "none",
+                     "replace", "ädd", "insert", "forget", "rollback", "update m5", "UPD", "addd"):  # fmt: skip
+        yield Case(f"operator {operator}", _with(reflection(operator, "m5")), "bad_operator")
+    for target in (
+        "m99",
+        "M5",
+        "5",
+        "m05",
+        "m5 m7",
+        "m5,m7",
+        "m5;DROP",
+        "../m5",
+        "m6",
+        "m5\u0661",
+        "Check opening hours first",
+    ):
+        yield Case(f"update of {target}", _with(reflection("update", target)), "unknown_id")
+    for target in (None, "", " ", "none", "N/A", "null", "-", "[]"):
+        yield Case(f"update of {target!r}", _with(reflection("update", target)), "missing_id")
+    for target in ("m5", "m99", "new", "1"):
+        yield Case(f"add with the id {target}", _with(reflection(id=target, title=NEW)), "unwanted_id")
+    for title in (
+        "Ask for the party size",
+        "Provider prices",
+        "Everything",
+        "IGNORE ALL",
+        "Kept",
+        "1",
+        "Überall",
+        "天気を確認",
+    ):
+        yield Case(f"update under {title}", _with(reflection("update", "m5", title)), "unrelated_title")
+    for title in ("Check opening hours first", "CHECK OPENING HOURS FIRST", " Check  opening hours\nfirst. ",
+                  "“Check opening hours first”", "check opening hours first!", "Ask for the party size"):  # fmt: skip
+        yield Case(f"add of {title!r} once more", _with(reflection(title=title)), "existing_title")
+    for uses, hints in ((0, 300), (150, 150), (1, 299), (300, 0), (299, 3), (200, 200)):
+        long = {"use_cases": "ab " * (uses + 1), "hints": "cd " * (hints + 1)}
+        yield Case(f"update of {uses} and {hints} words", _with(reflection("update", "m5", **long)), "update_too_long")
+        yield Case(f"add of {uses} and {hints} words", _with(reflection(title=NEW, **long)), "too_long")
+    for lazy in ("See above.", "Use common sense.", "Be careful with everything.", "1", "Nothing new, the same as earlier."):
+        block = reflection("update", "m5", use_cases="Always.", hints=lazy)
+        yield Case(f"update to {lazy}", _with(block), "lost_content")
+    same = SHOWN["m5"]
+    for title in (NEW, "Another name for it"):
+        block = reflection(title=title, use_cases=same.use_cases.upper(), hints=f" {same.hints}")
+        yield Case(f"a kept one as {title}", _with(block), "repeated")
+    yield Case("words without spaces", _with(reflection("update", "m5", hints="天気を確認する" * 60)), "update_too_long")
+    yield Case("words joined by marks", _with(reflection("update", "m5", hints="ab/" * 301)), "update_too_long")
+    yield Case("a title like a text", _with(reflection(title="word " * 25)), "field_too_long")
+    said = load_prompt("episode_reflections").text.partition("- hints: ")[2].partition("\n")[0]
+    yield Case("the prompt as a hint", _with(reflection(title=NEW, hints=said)), "echoed_prompt")
+
+
+def _personal_cases() -> Iterator[Case]:
+    for canary in CANARIES:
+        ways = {
+            "as it is": canary,
+            "in capitals": canary.upper(),
+            "small": canary.lower(),
+            "with what is not seen": "\u200b".join(canary),
+            "as entities": "".join(f"&#{ord(char)};" for char in canary),
+            "in full width": "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in canary),
+            "in bold": f"**{canary}**",
+        }
+        for way, written in ways.items():
+            for field in ("title", "use_cases", "hints"):
+                block = _replaced(reflection(title=NEW), field, f"Greet {written} first.")
+                yield Case(f"{canary} {way} in {field}", _with(block), "personal_data")
+    # Of nobody in this trajectory; such things are never lessons.
+    for other in ("ann@example.com", "ann at example dot com", "ann (at) example (dot) com", "+1 415 555 0199",
+                  "(415) 555-0199", "5500-0000-0000-0004", "DE89 3704 0044 0532 0130 00", "221B Baker Street",
+                  "9 Elm Ave", "Hauptstraße 12", "Springfield, IL 62704", "SW1A 1AA", "10.1.2.3",
+                  "078-05-1120", "rue Lepic 54"):  # fmt: skip
+        yield Case(other, _with(reflection(title=NEW, hints=f"Write to {other} when it fails.")), "personal_data")
+
+
+def _whole_cases() -> Iterator[Case]:
+    good = reflections(reflection(title=NEW))
+    for name, text in {
+        "nothing": "", "prose": "I have nothing to add.", "JSON": '{"operator": "add"}',
+        "only a thought": f"<think>{good}</think>",
+        "an end alone": "</reflections>", "another block": "<summary></summary>", "entities": html.escape(good),
+        "a surrogate": "\ud800", "nulls": "\0" * 100, "the reflection alone": reflection(title=NEW),
+        "the tag with an attribute": good.replace("<reflections>", '<reflections mode="force">'),
+    }.items():  # fmt: skip
+        yield Case(name, text, "no_block", False)
+    for share in range(1, 10):
+        cut = good[: 13 + (len(good) - 28) * share // 10]
+        yield Case(f"{share}0% of an answer", cut, "unclosed_block", False)
+    yield Case("two blocks", good + good, "several_blocks", False)
+    yield Case("a block in a block", f"<reflections>{good}</reflections>", "several_blocks", False)
+    yield Case("begun twice", "<reflections>" + good, "several_blocks", False)
+    yield Case("begun without end", "<reflections>" * 50_000, "several_blocks", False)
+    one, other = reflection("update", "m5"), reflection("update", "m5", hints="Never look them up.")
+    yield Case("two updates of one", reflections(one, other, COMPANION), "conflicting_update")
+    yield Case("three updates of one", reflections(one, COMPANION, other, one), "conflicting_update")
+    many = [
+        reflection(title=f"Lesson {chr(97 + number) * 3}", hints=f"Do it {chr(97 + number) * 3}.")
+        for number in range(MAX_REFLECTIONS + 1)
+    ]
+    yield Case("too many", reflections(*many), "too_many", False)
+
+
+# Some ways to write a canary change nothing about it, so that two cases would be one.
+CASES = [*{case.text: case for case in (*_record_cases(), *_personal_cases(), *_whole_cases())}.values()]
+
+
+def test_there_are_enough_of_them_and_each_violation_occurs() -> None:
+    assert len(CASES) > 400
+    assert len({case.violation for case in CASES}) >= 20
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name.encode("ascii", "replace").decode()[:60] for case in CASES])
+def test_each_is_refused_by_its_name(case: Case) -> None:
+    operations, violations = read_reflections(case.text, SHOWN, USER.find)
+    assert case.violation in violations
+    applied = [] if operations is None else [operation.reflection.title for operation in operations]
+    if case.violation == "too_many":
+        assert len(applied) == MAX_REFLECTIONS
+    else:
+        assert applied == ["Compare prices of providers"] * case.companion
+        assert operations is not None or set(violations) <= {"no_block", "unclosed_block", "several_blocks"}
+
+
+async def test_nothing_of_them_reaches_a_bank() -> None:
+    """Every second of them, one after the other, to an agent with a real journal: its lessons never change."""
+    store, text = MemoryStore.in_memory(WordEmbedder()), ""
+
+    def learned(messages: Sequence[Message]) -> str:
+        more = reflection(title="Ask for the party size") if "id: m5" in messages[1]["content"] else ""
+        return answer(messages).replace("</reflections>", f"{more}</reflections>")
+
+    agent = EpisodicMemory(store, "waiter", Reviewer(learned))
+    await agent.ingest(booking("first"))
+    before, applied = {one.id: one for one in agent.reflections()}, 0
+    assert list(before) == list(SHOWN)
+    agent._policy = Reviewer(lambda messages: text if "You keep the lessons" in messages[0]["content"] else answer(messages))
+    for number, case in enumerate(one for one in CASES[::2] if one.violation not in ("too_many", "repeated")):
+        text = case.text
+        done = await agent.ingest(booking(f"t{number}", BOOKING[:7]))
+        assert done.violations[case.violation] >= 1, case.name
+        applied += done.outcome is Outcome.APPLIED
+        now = {one.id: one for one in agent.reflections() if one.title != "Compare prices of providers"}
+        assert now == before, case.name
+    assert number > 200 and applied > 190 and store.journal.owner("agent:waiter").verify() == []
+
+
+TURN_CASES = {
+    "missing_turn": ["", turn_block(1, ended=True), turn_block(2, ended=False)],
+    "duplicate_turn": [turn_block(1, ended=True) * 2 + turn_block(2, ended=True)],
+    "unknown_turn": [turn_block(1, ended=True) + turn_block(number, ended=True) for number in (0, 3, 99, 999999999)],
+    "bad_turn_id": [
+        turn_block(1, ended=True) + turn_block(2, ended=True).replace(">2<", f">{text}<")
+        for text in ("two", "2.0", "-2", "1, 2", "1-2", "٢", "turn", "9999999999")
+    ],
+    "bad_verdict": [
+        turn_block(1, ended=True) + turn_block(2, ended=True).replace("Yes, by", f"{text}, by")
+        for text in ("Maybe", "Yes or No", "yes/no", "Yes | No", "Partly yes", "It is a yes", "Yesterday", "Nope", "1", "Ja")
+    ],
+    "missing_field": [
+        turn_block(1, ended=True) + re.sub(f"<{name}>.*?</{name}>", "", turn_block(2, ended=True))
+        for name in ("turn_id", "situation", "intent", "action", "thought", "assessment_assistant", "assessment_user")
+    ],
+    "nested_tag": [turn_block(1, ended=True) + turn_block(2, ended=True, note=text) for text in ("<intent>", "</turn_id>")],
+    "empty_field": [
+        turn_block(1, ended=True) + re.sub("<action>.*?</action>", "<action> </action>", turn_block(2, ended=True))
+    ],
+    "field_too_long": [turn_block(1, ended=True) + turn_block(2, ended=True, note="x" * 2000)],
+}
+READ = [(name, f"<summary>{text}</summary>") for name, texts in TURN_CASES.items() for text in texts]
+READ += [("no_block", ""), ("unclosed_block", "<summary>"), ("several_blocks", "<summary></summary>" * 2)]
+
+
+@pytest.mark.parametrize(("violation", "text"), READ)
+def test_no_turn_is_made_up(violation: str, text: str) -> None:
+    analyses, violations = read_turns(text, [1, 2])
+    assert analyses is None and violation in violations
+
+
+SUMMARY_CASES = [
+    *(("missing_field", re.sub(f"<{name}>.*?</{name}>", "", summary_block()))
+      for name in ("situation", "intent", "assessment", "justification", "reflection")),
+    *(("bad_verdict", re.sub("<assessment>Yes", f"<assessment>{text}", summary_block()))
+      for text in ("Mostly ", "Yes/No", "Yes or no", "75% ", "Succeeded ", "true ", "[Yes/No]")),
+    *(("nested_tag", summary_block(note=text)) for text in ("<intent>x</intent>", "</reflection>", "<assessment>")),
+    *(("duplicate_field", summary_block().replace("</summary>", f"<{name}>No</{name}></summary>"))
+      for name in ("assessment", "reflection")),
+    ("unclosed_block", summary_block()[:-20]), ("no_block", "Yes"), ("several_blocks", summary_block() * 2),
+    ("empty_field", re.sub("<intent>.*?</intent>", "<intent></intent>", summary_block())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("violation", "text"), SUMMARY_CASES)
+def test_no_summary_is_made_up(violation: str, text: str) -> None:
+    summary, violations = read_summary(text, 1, 2)
+    assert summary is None and violation in violations
+
+
+@pytest.mark.parametrize(
+    "dress",
+    [
+        "{}", "```xml\n{}\n```", "<think>An <reflections> update?</think>\n{}", "Here it is:\n{}\nGood luck!", "\ufeff{}",
+    ],
+)  # fmt: skip
+def test_good_answers_are_read_however_they_are_dressed(dress: str) -> None:
+    text = reflections(
+        reflection(title=NEW, hints="If a < b & c > d, <b>retry</b> &amp; wait."), reflection("Update", " [m5] ")
+    )
+    for spelled in (
+        text,
+        text.replace("reflection", "REFLECTION"),
+        text.replace("<hints>", "< hints >"),
+        text.replace("><", ">\n <"),
+    ):
+        operations, violations = read_reflections(dress.format(spelled), SHOWN, USER.find)
+        assert operations is not None and [operation.target for operation in operations] == [None, "m5"]
+        assert operations[0].reflection.hints == "If a < b & c > d, <b>retry</b> & wait."
+        assert set(violations) == ({"text_outside_tags"} if "Here" in dress else set())
+
+
+def test_repeated_operations_count_once() -> None:
+    block = reflection("update", "m5")
+    operations, violations = read_reflections(reflections(block, block), SHOWN, USER.find)
+    assert operations is not None and len(operations) == 1 and violations == ["repeated"]
+
+
+def test_no_two_get_one_title_in_one_answer() -> None:
+    add = reflection(title="Check opening hours twice", hints="Another thing.")
+    update = reflection("update", "m5", "Check opening hours twice")
+    for blocks, target in ((add, update), None), ((update, add), "m5"):
+        operations, violations = read_reflections(reflections(*blocks), SHOWN, USER.find)
+        assert operations is not None and [one.target for one in operations] == [target]
+        assert violations == ["existing_title"]
+    other = Reflection("Check opening hours twice", "Groups.", "Compare.", 0.5, "m9")
+    assert read_reflections(reflections(update), SHOWN, USER.find, [other]) == ([], ["existing_title"])
+
+
+def test_a_flood_of_spaces_is_read_at_once() -> None:
+    """With a quadratic pattern this megabyte would take hours."""
+    flood = "<" + " " * 1_000_000
+    assert read_reflections(flood, SHOWN, USER.find) == (None, ["no_block"])
+    assert read_reflections(reflections(flood, COMPANION), SHOWN, USER.find)[1] == ["text_outside_tags"]
+
+
+def test_verdicts_are_read_with_their_reasons() -> None:
+    text = turn_block(1, ended=False).replace("No, by", "**[No]** — by")
+    analyses, violations = read_turns(f"<summary>{text}</summary>", [1])
+    assert analyses is not None and violations == []
+    assert (analyses[0].ended, analyses[0].ended_why) == (False, "by the next message.")
+
+
+WORD = st.text("abcdefgh", min_size=1, max_size=5)
+
+
+@given(st.integers(1, 320), st.integers(1, 320), st.booleans())
+@example(150, 150, True)
+@example(150, 151, True)
+@example(150, 151, False)
+def test_three_hundred_words_are_the_limit(uses: int, hints: int, update: bool) -> None:
+    given = {"use_cases": "ab " * uses, "hints": "cd " * hints}
+    block = reflection("update", "m5", **given) if update else reflection(title=NEW, **given)
+    shown = {"m5": Reflection("Check opening hours first", "cd ab", "ef", 0.7, "m5")}
+    operations, violations = read_reflections(reflections(block), shown, USER.find)
+    if uses + hints <= MAX_WORDS:
+        assert operations is not None and len(operations) == 1 and violations == []
+    else:
+        assert operations == [] and violations == ["update_too_long" if update else "too_long"]
+
+
+@given(st.text(max_size=12) | st.sampled_from([*SHOWN, "m6", "m55"]))
+def test_only_ids_that_were_shown_are_updated(target: str) -> None:
+    block = reflection("update", html.escape(target), "Check the party size first")
+    operations, violations = read_reflections(reflections(block), SHOWN, USER.find)
+    for operation in operations or []:
+        assert operation.target in SHOWN and operation.target in target
+    assert target not in SHOWN or violations == []
+
+
+@given(st.decimals(-2, 3, places=3).map(str) | st.integers(-1, 12).map(lambda tenths: str(tenths / 10)))
+def test_confidence_is_on_the_grid_or_refused(written: str) -> None:
+    operations, violations = read_reflections(reflections(reflection(title=NEW, confidence=written)), SHOWN, USER.find)
+    value = float(written)
+    on_grid = value > 0 and any(abs(value - tenths / 10) < 1e-9 for tenths in range(1, 11))
+    assert operations is not None and len(operations) == on_grid
+    assert violations == ([] if on_grid else ["bad_confidence"])
+    if operations:
+        assert operations[0].reflection.confidence == value
+
+
+TAGS = [f"<{end}{name}>" for name in ("reflections", "reflection", *FIELDS, "id") for end in ("", "/")]
+SAID = ["add", "update", "m5", "m7", "m9", "0.7", "0.75", *CANARIES[:2], "Check hours"]
+SOUP = st.lists(st.sampled_from([*TAGS, *SAID]) | WORD, max_size=60).map("".join)
+AGAIN = reflection(title="Check opening hours first")
+PIECES = [reflection(title=NEW), reflection("update", "m5"), reflection("update", "m7"), AGAIN, COMPANION]
+BLOCKS = st.lists(st.sampled_from(PIECES), max_size=12).map(lambda blocks: reflections(*blocks))
+TORN = st.tuples(BLOCKS, st.integers(0, 600), SOUP).map(lambda torn: torn[0][: torn[1]] + torn[2] + torn[0][torn[1] :])
+
+
+@given(SOUP | BLOCKS | TORN)
+def test_whatever_is_applied_is_sound(text: str) -> None:
+    operations, violations = read_reflections(text, SHOWN, USER.find)
+    assert operations is not None or violations
+    titles = [one.title for one in SHOWN.values()]
+    for operation in operations or []:
+        sound(operation)
+        if operation.target is None:
+            assert operation.reflection.title not in titles
+            titles.append(operation.reflection.title)
+    targets = [operation.target for operation in operations or [] if operation.target]
+    assert len(targets) == len(set(targets))
+
+
+def sound(operation: Operation) -> None:
+    one = operation.reflection
+    assert operation.target is None or operation.target in SHOWN
+    assert one.confidence in [tenths / 10 for tenths in range(1, 11)]
+    assert 0 < word_count(one.use_cases) + word_count(one.hints) <= MAX_WORDS
+    assert not any(canary.lower() in one.text.lower() for canary in CANARIES)
+    assert not re.search(r"</?(?:reflections?|operator|id|title|use_cases|hints|confidence)>", one.text)

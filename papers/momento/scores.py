@@ -1,0 +1,171 @@
+"""Momento's scores: state of the service, what the user was told, tool calls over alternative DAGs, Pass@k and Pass^k."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import comb
+from typing import Any
+
+from deltamem.config import StrictModel
+from papers.momento.tasks import ExpectedInformation, Node, Task, sorted_nodes
+from papers.momento.tools import failed
+from papers.momento.world import HASHES
+
+FREE_TEXT = frozenset({"special_requests", "special_instructions", "notes", "delivery_address", "created_at", "updated_at"})
+"""Keys that may differ between the expected action and the actual one."""
+
+
+class Action(StrictModel):
+    """A call that an agent made, with what came of it."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether it changed nothing because it was wrong or not allowed."""
+        return failed(self.result)
+
+
+def matching_hashes(expected: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, bool]:
+    """By name whether a table is as it should be; what has no expected hash always is."""
+    return {name: not expected.get(name) or expected[name] == actual[name] for name in HASHES}
+
+
+def _without_free_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_free_text(of) for key, of in value.items() if key not in FREE_TEXT}
+    return [_without_free_text(of) for of in value] if isinstance(value, list) else value
+
+
+def is_part(part: Any, whole: Any) -> bool:
+    """Whether JSON is part of other JSON: keys of objects, elements of lists whatever their order, equal values."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and is_part(value, whole[key]) for key, value in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return all(any(is_part(one, other) for other in whole) for one in part)
+    return bool(part == whole)
+
+
+def matches(node: Node, action: Action) -> bool:
+    """Whether an action is the one that is expected, by its arguments or by its result.
+
+    As in the benchmark a call that failed can match by its arguments, and they decide where no result is expected.
+    """
+    if node.tool != action.name:
+        return False
+    if node.evaluation_type == "results" and node.expected_result is not None:
+        try:
+            actual = _without_free_text(json.loads(action.result))
+        except ValueError:
+            return False
+        expected = _without_free_text(node.expected_result)
+        return is_part(expected, actual) if node.is_subset else is_part(actual, expected)
+    actual = _without_free_text(action.arguments)
+    for key, value in _without_free_text(node.arguments).items():
+        given = actual.get(key)
+        if isinstance(value, list) and isinstance(given, list):
+            if not (is_part(value, given) and is_part(given, value)):
+                return False
+        elif str(given) != str(value):
+            return False
+    return True
+
+
+def dag_recall(dag: Sequence[Node], actions: Sequence[Action], *, ordered: bool = False) -> float:
+    """Share of the nodes that were done; of one whose predecessors were not, nothing counts.
+
+    Each action counts once, the earliest that fits. With `ordered` it must come after those of the predecessors, which
+    the benchmark does not ask for.
+    """
+    if not dag:
+        return 1.0
+    done: dict[str, int] = {}  # the action of each node
+    for node in sorted_nodes(dag):
+        if not all(name in done for name in node.predecessors):
+            continue
+        first = max((done[name] for name in node.predecessors), default=-1) + 1 if ordered else 0
+        used = set(done.values())
+        for number in range(first, len(actions)):
+            if number not in used and matches(node, actions[number]):
+                done[node.id] = number
+                break
+    return len(done) / len(dag)
+
+
+def tool_recall(dags: Sequence[Sequence[Node]], actions: Sequence[Action], *, ordered: bool = False) -> float:
+    """That of the best of the alternatives; 1 if nothing is expected."""
+    return max((dag_recall(dag, actions, ordered=ordered) for dag in dags), default=1.0)
+
+
+def said(expected: Sequence[ExpectedInformation], replies: Iterable[str]) -> list[bool]:
+    """Whether the reference answers occur word for word in what the agent said; one that is empty never does."""
+    text = "\n".join(replies).lower()
+    return [bool(item.reference_answer) and item.reference_answer.lower() in text for item in expected]
+
+
+class TrialScores(StrictModel):
+    """What a trial is worth."""
+
+    tables: dict[str, bool]  # By name of the hash whether the state is right
+    covered_by_words: tuple[bool, ...]  # For each expected information, by `said`
+    covered_by_judge: tuple[bool, ...] | None = None  # None if no judge was asked, or it failed
+    judge_error: str | None = None  # Why the judge said nothing
+    tool_recall: float
+    tool_recall_ordered: float
+
+    @property
+    def state(self) -> bool:
+        """Whether all four tables are right."""
+        return all(self.tables.values())
+
+    @property
+    def coverage(self) -> float:
+        """Share of the information that was conveyed: by the judge, else by the words; 1 if none is expected."""
+        return _share(self.covered_by_words if self.covered_by_judge is None else self.covered_by_judge)
+
+    @property
+    def word_coverage(self) -> float:
+        """The same by the words."""
+        return _share(self.covered_by_words)
+
+    @property
+    def passed(self) -> bool:
+        """Everything right."""
+        return self.state and self.coverage == 1 and self.tool_recall == 1
+
+
+def _share(covered: Sequence[bool]) -> float:
+    return sum(covered) / len(covered) if covered else 1.0
+
+
+def score_trial(
+    task: Task,
+    hashes: Mapping[str, str],
+    actions: Sequence[Action],
+    replies: Sequence[str],
+    *,
+    judged: Sequence[bool] | None = None,
+    judge_error: str | None = None,
+) -> TrialScores:
+    """Score what a trial left behind: the hashes of its state, the agent's calls and replies, and the judge's verdicts."""
+    return TrialScores(
+        tables=matching_hashes(task.expected_hashes, hashes),
+        covered_by_words=tuple(said(task.expected_information, replies)),
+        covered_by_judge=None if judged is None else tuple(judged),
+        judge_error=judge_error,
+        tool_recall=tool_recall(task.action_dags, actions),
+        tool_recall_ordered=tool_recall(task.action_dags, actions, ordered=True),
+    )
+
+
+def pass_at(k: int, passed: int, trials: int) -> float:
+    """Pass@k: the chance that of k trials, drawn from all, at least one passed."""
+    return 1 - comb(trials - passed, k) / comb(trials, k)
+
+
+def pass_all(k: int, passed: int, trials: int) -> float:
+    """Pass^k: the chance that of k trials, drawn from all, every one passed."""
+    return comb(passed, k) / comb(trials, k)

@@ -1,0 +1,365 @@
+"""The SQL of agents and of recall on both databases: attacks are refused, bounds hold, what is answered means the same."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from momento_cases import (
+    MARA,
+    MESSAGES,
+    OREN,
+    SESSIONS,
+    TODAY,
+    new_id,
+    reset,
+)
+
+from papers.momento import sql
+from papers.momento.database import Database, SQLiteDatabase
+from papers.momento.policies import CallError, PolicyViolationError
+from papers.momento.postgres import PostgresDatabase
+from papers.momento.tools import ERROR, call, failed
+from papers.momento.world import World
+
+ATTACKS = [
+    "DELETE FROM orders",
+    "UPDATE orders SET total_price = 0",
+    "INSERT INTO orders (id) VALUES ('11111111-1111-4111-8111-111111111111')",
+    "DROP TABLE orders",
+    "TRUNCATE orders",
+    "ALTER TABLE orders ADD COLUMN x int",
+    "CREATE TABLE x (y int)",
+    "CREATE VIEW x AS SELECT 1",
+    "GRANT ALL ON orders TO PUBLIC",
+    "SELECT 1; DELETE FROM orders",
+    "SELECT 1; SELECT 2",
+    "SELECT 1 /* ; */; UPDATE orders SET status = 'cancelled' --",
+    "SELECT 1 -- \n; DROP TABLE orders",
+    "/* SELECT */ DELETE FROM orders",
+    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
+    "WITH more AS (INSERT INTO orders SELECT * FROM orders RETURNING *) SELECT * FROM more",
+    "WITH new AS (UPDATE orders SET status = 'cancelled' RETURNING *) SELECT count(*) FROM new",
+    "SELECT * INTO stolen FROM users",
+    "SELECT * FROM orders FOR UPDATE",
+    "COPY users TO '/x'",
+    "COPY (SELECT * FROM users) TO PROGRAM 'cat'",
+    "SELECT * FROM sessions",
+    "SELECT * FROM public.sessions",
+    'SELECT * FROM "sessions"',
+    "SELECT * FROM SESSIONS",
+    "SELECT content FROM session_messages",
+    "SELECT (SELECT summary FROM sessions LIMIT 1) AS leak",
+    "SELECT id FROM users WHERE EXISTS (SELECT 1 FROM sessions WHERE summary LIKE 'O%')",
+    "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
+    "WITH users AS (SELECT * FROM sessions) SELECT * FROM users",
+    "WITH s AS (SELECT summary FROM sessions) SELECT * FROM s",
+    "SELECT u.id FROM users u JOIN LATERAL (SELECT * FROM sessions) s ON true",
+    "TABLE sessions",
+    "SELECT * FROM main.sessions",
+    "SELECT pg_sleep(5)",
+    "SELECT * FROM pg_sleep(5)",
+    "SELECT count(*) FROM generate_series(1, 1000000000)",
+    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT * FROM pg_catalog.pg_tables",
+    "SELECT * FROM pg_shadow",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM pragma_table_info('users')",
+    "SELECT 'sessions'::regclass",
+    "SELECT current_setting('momento.user_id')",
+    "SELECT set_config('statement_timeout', '0', false)",
+    "SELECT pg_read_file('/x')",
+    "SELECT lo_import('/x')",
+    "SELECT query_to_xml('SELECT * FROM sessions', true, false, '')",
+    "SELECT database_to_xml(true, false, '')",
+    "SELECT load_extension('/x')",
+    "SELECT version()",
+    "SELECT now()",
+    "SELECT CURRENT_DATE",
+    "SELECT current_user",
+    "SELECT user",
+    "SELECT pg_terminate_backend(1)",
+    "SELECT nextval('x')",
+    "SELECT pg_advisory_lock(1)",
+    "SET statement_timeout = 0",
+    "BEGIN",
+    "COMMIT",
+    "RESET ROLE",
+    "DO $$ BEGIN PERFORM 1; END $$",
+    "EXPLAIN ANALYZE DELETE FROM orders",
+    "ATTACH DATABASE '/x' AS y",
+    "PRAGMA query_only = OFF",
+    "VACUUM",
+    "CALL x()",
+    "VALUES (1)",
+    "SELECT",
+    "not SQL at all",
+    "SELECT '" + "a" * 30_000 + "'",
+    # A subquery's name must not open the table of that name to the rest of the query.
+    "SELECT s.* FROM sessions s, (WITH sessions AS (SELECT 1 AS one) SELECT * FROM sessions) x",
+    "WITH sessions AS (SELECT 1 AS one) SELECT * FROM public.sessions",
+    "SELECT * FROM sqlite_master, (WITH sqlite_master AS (SELECT 1 AS one) SELECT * FROM sqlite_master) x",
+    "SELECT * FROM pg_tables, (WITH pg_tables AS (SELECT 1 AS one) SELECT * FROM pg_tables) x",
+    "SELECT * FROM (WITH gone AS (DELETE FROM orders RETURNING id) SELECT * FROM gone) x",
+    "SELECT * FROM (SELECT * FROM orders FOR UPDATE) x",
+    "SELECT length(repeat('a', 1000000000))",
+    "SELECT randomblob(100000000)",
+    "SELECT printf('%1000000000d', 1)",
+    "SELECT * FROM json_each('[1]')",
+    'SELECT * FROM U&"s\\0065ssions"',
+    "SELECT $x$ ' $x$ FROM sessions",
+    "SELECT * FROM ONLY sessions",
+    'SELECT "pg_sleep"(3)',
+    "SELECT pg_catalog.pg_sleep(3)",
+    "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
+def test_attacks_by_sql_are_refused(world: World, attack: str) -> None:
+    assert len(set(ATTACKS)) >= 40
+    before = {user: world.hashes(user) for user in (MARA, OREN)}
+    result = call(world, "execute_sql", {"query": attack})
+    assert failed(result), result
+    assert "CANARY" not in result
+    assert {user: world.hashes(user) for user in (MARA, OREN)} == before
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))  # nothing is left broken
+
+
+PAST_THE_GATE = [
+    "DELETE FROM orders",
+    "SELECT * FROM sessions",
+    "SELECT content FROM session_messages",
+    "INSERT INTO orders SELECT * FROM orders",
+    "CREATE TABLE x (y int)",
+    "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
+]
+PAST_THE_GATE_OF_POSTGRES = [
+    "SELECT 1; DELETE FROM orders",
+    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
+    "SELECT pg_sleep(3)",
+    "SELECT set_config('statement_timeout', '0', false)",
+    "SELECT current_setting('momento.user_id')",
+    "SELECT * FROM pg_catalog.pg_tables",
+    "SELECT * FROM information_schema.tables",
+    "SELECT query_to_xml('SELECT * FROM sessions', true, false, '')",
+    "SELECT pg_read_file('PG_VERSION')",
+    "SELECT version()",
+    "SELECT now()",
+    "SELECT * FROM orders FOR UPDATE",
+    "COPY users TO '/x'",
+]
+PAST_THE_GATE_OF_SQLITE = [
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM pragma_table_info('users')",
+    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT load_extension('/x')",
+    "SELECT random()",
+    "SELECT current_date",
+    "PRAGMA query_only = OFF",
+    "ATTACH DATABASE ':memory:' AS y",
+    "SELECT 1; DELETE FROM orders",
+]
+
+
+def guarded(database: Database, query: str) -> object:
+    if isinstance(database, SQLiteDatabase):
+        return database.guarded(query, ("orders", "users"), 10)
+    assert isinstance(database, PostgresDatabase)
+    return database.guarded(query, 10)
+
+
+def test_the_database_refuses_what_gets_past_the_gate(world: World) -> None:
+    own = PAST_THE_GATE_OF_SQLITE if world.database.name == "sqlite" else PAST_THE_GATE_OF_POSTGRES
+    for query in PAST_THE_GATE + own:
+        with pytest.raises((PolicyViolationError, CallError)):
+            guarded(world.database, query)
+    assert guarded(world.database, "SELECT count(*) FROM orders") == (["count(*)"], [{"count(*)": 3}]) or guarded(
+        world.database, "SELECT count(*) FROM orders"
+    ) == (["count"], [{"count": 3}])
+
+
+def test_a_query_that_takes_too_long_is_stopped(world: World) -> None:
+    tables = ", ".join(f"menu_items m{number}" for number in range(8))
+    result = call(world, "execute_sql", {"query": f"SELECT count(*) AS n FROM {tables}"})
+    assert result.startswith(ERROR) and "longer than 2 s" in result
+
+
+MANY = "(SELECT string_agg('aaaaaaaaaa', '') AS s FROM menu_items a, menu_items b) t"
+TWICE = ", ".join(f"t{number} AS (SELECT s || s AS s FROM t{number - 1})" for number in range(1, 12))
+HEAVY = [  # whoever only looks at the clock is kept busy by these for minutes, or runs out of memory
+    f"SELECT trim(both replace(s, 'a', 'b') || 'a' from s) AS x FROM {MANY}",
+    f"SELECT strpos(s, 'b' || left(s, 160000)) AS x FROM {MANY}",
+    f"SELECT replace(s, 'b' || left(s, 160000), 'x') AS x FROM {MANY}",
+    f"SELECT s LIKE '%' || left(s, 160000) || '_b' AS x FROM {MANY}",
+    f"SELECT s ILIKE ANY(ARRAY[left(s, 160000) || '_b']) AS x FROM {MANY}",
+    "SELECT array_agg(a.id::text || b.id::text) && array_agg(b.name) AS x FROM menu_items a, menu_items b",
+    "SELECT length(string_agg(a.name, '')) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
+    "SELECT string_agg(a.name, '') OVER () AS x FROM menu_items a, menu_items b",
+    "SELECT array_length(array_agg(a.name), 1) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
+    f"WITH t0 AS (SELECT '{'a' * 1000}' AS s), {TWICE} SELECT s FROM t11",
+    "SELECT length(" + "replace(" * 8 + f"'{'a' * 100}'" + ", 'a', 'aaaaaaaaaa')" * 8 + ") AS x",
+    "SELECT count(*) AS x FROM " + ", ".join(f"users u{number}" for number in range(1500)),
+    "SELECT a.*, b.*, c.* FROM menu_items a, menu_items b, menu_items c",
+    "SELECT " + ", ".join(f"strpos(name, '{number}')" for number in range(51)) + " FROM users",
+    "SELECT 1e5000 AS x",
+    "SELECT " + "9" * 5000 + " AS x",
+    "SELECT '1e5000'::numeric * 2 AS x",
+    "SELECT 9e99::float * 9e99 * 9e99 * 9e99 AS x",
+]
+
+
+@pytest.mark.parametrize("query", HEAVY, ids=range(len(HEAVY)))
+def test_a_query_that_grows_without_bound_is_refused(world: World, query: str) -> None:
+    result = call(world, "execute_sql", {"query": query, "max_rows": 2**31 - 1})
+    assert failed(result), result[:300]
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
+
+
+def test_numbers_in_json_that_python_does_not_print_are_answered(world: World) -> None:
+    assert call(world, "execute_sql", {"query": """SELECT '{"a": 1e5000}'::jsonb AS x"""})
+
+
+def test_a_result_may_not_flood_the_agent(world: World) -> None:
+    result = call(world, "execute_sql", {"query": "SELECT a.*, b.* FROM menu_items a, menu_items b", "max_rows": 10_000})
+    assert result.startswith(ERROR) and "select less" in result
+
+
+SAME_ANSWERS = [
+    "SELECT '2026-05-18'::date - INTERVAL '20 days' AS x, '2026-05-18'::date - 7 AS y, '2026-05-18'::date + 7 AS z",
+    "SELECT '2026-05-18'::date - '2026-05-01'::date AS x, '2026-03-31'::date - INTERVAL '1 month' AS y",
+    "SELECT count(*) AS n FROM reservations WHERE date = '2026-05-27'::date - INTERVAL '7 days'",
+    "SELECT count(*) AS n FROM reservations WHERE time = '19:00' AND EXTRACT(HOUR FROM time) = 19",
+    "SELECT count(*) AS n FROM orders WHERE created_at = '2026-05-01 10:00:00' AND created_at <= '2026-05-01T10:00Z'",
+    "SELECT count(*) AS n FROM memberships WHERE end_date BETWEEN '2026-05-17' AND '2026-12-31' AND end_date > start_date",
+    "SELECT id FROM users WHERE phone IS NOT DISTINCT FROM NULL AND city ILIKE NULL",
+    "SELECT id, name FROM restaurants WHERE city NOT ILIKE 'lin%' AND name NOT LIKE '%o%' AND name LIKE 'C%' ORDER BY id",
+    "SELECT count(*) AS n FROM restaurants WHERE city LIKE 'lin%' OR NOT city ILIKE '%N%'",
+    "SELECT count(*) AS n FROM restaurants WHERE city ILIKE ANY(ARRAY['lin%', 'x']) AND city NOT LIKE ANY(ARRAY['x%'])",
+    "SELECT 'a_b' LIKE 'a!_b' ESCAPE '!' AND 'axb' NOT ILIKE 'A!_B' ESCAPE '!' AND name LIKE '%' || city || '%' IS NOT NULL "
+    "AS x FROM restaurants WHERE left(name, 3) = 'Cop' AND right(name, 2) <> 'xx' AND left(name, -3) <> '' LIMIT 1",
+    # Columns without a name, and with one name
+    "SELECT r.id, r.name, m.id, m.name, m.name AS id_2 FROM restaurants r JOIN menu_items m ON m.restaurant_id = r.id "
+    "ORDER BY m.id LIMIT 2",
+    "SELECT count(*), count(*), max(capacity), 'x', capacity * 0, city || '' FROM restaurants "
+    "GROUP BY capacity * 0, city || '' ORDER BY city || ''",
+    "SELECT string_agg(name, ', ') FILTER (WHERE name = 'Copper Oven'), min(name) || 'x', (SELECT max(id::text) "
+    "FROM users), max(city)::text FROM restaurants",
+    "SELECT id, id FROM users WHERE id = 'nobody'",
+    """SELECT '{"a": "b"}'::jsonb ->> 'a' AS x, '["c"]'::json ->> 0 AS y""",
+]
+
+
+@pytest.mark.parametrize("query", SAME_ANSWERS)
+def test_dates_and_nulls_in_a_query_mean_the_same_on_both_databases(worlds: list[World], query: str) -> None:
+    first, second = (call(reset(one), "execute_sql", {"query": query}) for one in worlds)
+    assert not failed(first) and json.loads(first) == json.loads(second)
+
+
+def test_no_two_columns_have_one_name(world: World) -> None:
+    query = "SELECT o.id, u.id, o.user_id AS id_2, u.first_name AS id FROM orders o JOIN users u ON u.id = o.user_id"
+    shown = json.loads(call(world, "execute_sql", {"query": f"{query} WHERE u.id = '{OREN}'"}))
+    assert shown["columns"] == ["id", "id_3", "id_2", "id_4"]
+    assert shown["rows"] == [{"id": new_id("order", "his"), "id_3": OREN, "id_2": OREN, "id_4": "Oren"}]
+
+
+def test_a_thousand_columns_of_one_name_take_no_time(world: World) -> None:
+    shown = json.loads(
+        call(world, "execute_sql", {"query": f"SELECT {', '.join(['max(user_id)'] * 1200)} FROM orders LIMIT 1"})
+    )
+    assert shown["columns"] == ["max", *(f"max_{number}" for number in range(2, 1201))]
+
+
+RECALLS = [
+    "SELECT summary FROM sessions WHERE summary <> '' AND 1 / (CASE WHEN summary LIKE 'OREN%' THEN 0 ELSE 1 END) = 1",
+    "SELECT summary FROM sessions WHERE user_id IS NOT DISTINCT FROM 'oren_tadic'",
+    "SELECT id, user_id, summary FROM sessions",
+    "SELECT summary FROM sessions WHERE user_id = 'oren_tadic'",
+    "SELECT summary FROM sessions WHERE user_id <> :user_id OR 1 = 1",
+    "SELECT s.summary FROM sessions s JOIN sessions t ON true",
+    "SELECT max(summary) AS summary FROM sessions",
+    "SELECT string_agg(summary, ' ') AS summary FROM sessions",
+    "SELECT 'mara_quist' AS user_id, summary FROM sessions WHERE user_id = 'oren_tadic'",
+    "SELECT (SELECT summary FROM sessions WHERE user_id = 'oren_tadic') AS summary FROM sessions",
+]
+
+
+@pytest.mark.parametrize("query", RECALLS)
+def test_recall_never_sees_the_sessions_of_others(world: World, query: str) -> None:
+    rows = world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+    assert "CANARY" not in json.dumps(rows, default=str)
+    theirs = world.database.recall("SELECT summary FROM sessions", OREN, [1.0, 0.0, 0.0])
+    assert [row["summary"] for row in theirs] == ["OREN-CANARY"]
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT * FROM users", "SELECT * FROM session_messages", "DELETE FROM sessions", "SELECT 1; SELECT 2"]
+)
+def test_recall_reads_nothing_but_sessions(world: World, query: str) -> None:
+    with pytest.raises(PolicyViolationError):
+        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+
+
+def test_recall_by_meaning_and_by_time(world: World) -> None:
+    nearest = "SELECT summary, 1 - (embedding <=> :query_embedding::vector) AS similarity FROM sessions "
+    nearest += "WHERE user_id = :user_id ORDER BY embedding <=> :query_embedding::vector LIMIT 1"
+    assert world.database.recall(nearest, MARA, [0.1, 1.0, 0.0])[0]["summary"] == "Mara dines late"
+    recent = "SELECT summary FROM sessions WHERE started_at >= '2026-05-18'::date - INTERVAL '7 days'"
+    assert [row["summary"] for row in world.database.recall(recent, MARA, [1.0, 0.0, 0.0])] == ["Mara dines late"]
+    near = "SELECT summary FROM sessions WHERE embedding <=> :query_embedding::vector < 0.5"
+    assert [row["summary"] for row in world.database.recall(near, MARA, [1.0, 0.1, 0.0])] == ["Mara likes pasta"]
+    words = world.database.recall("SELECT 'a IS NOT DISTINCT FROM b' AS said FROM sessions LIMIT 1", MARA, [1.0, 0.0, 0.0])
+    assert words == [{"said": "a IS NOT DISTINCT FROM b"}]
+    friday = "SELECT summary FROM sessions WHERE EXTRACT(DOW FROM started_at) = 5 AND started_at > '2026-05-10'"
+    assert len(world.database.recall(friday, MARA, [1.0, 0.0, 0.0])) == 1
+
+
+def test_recall_may_not_flood_the_agent(world: World) -> None:
+    many = "SELECT a.summary FROM sessions a" + "".join(f", sessions t{number}" for number in range(14))
+    assert len(world.database.recall(many, MARA, [1.0, 0.0, 0.0])) == 1000
+    with pytest.raises(CallError, match="select less"):
+        world.database.recall(many.replace("a.summary", "'" + "x" * 300 + "' AS s"), MARA, [1.0, 0.0, 0.0])
+
+
+def test_a_user_whose_name_is_sql_stays_a_user(world: World) -> None:
+    name = "x'; DROP TABLE sessions; --"
+    assert world.database.recall("SELECT summary FROM sessions", name, [1.0, 0.0, 0.0]) == []
+    world.reset(TODAY, {}, SESSIONS, MESSAGES)
+
+
+def test_likeness_is_that_of_postgresql() -> None:
+    assert sql.like("Café DE Flore", "%café de%")
+    assert sql.like("a_b", r"a\_b") and not sql.like("axb", r"a\_b")
+    assert sql.like("axb", "a_b") and not sql.like("a.b", "axb")
+    assert sql.like("LİNDAU", "lindau") and not sql.like("Straße", "strasse")
+
+
+def test_a_pattern_of_many_percent_signs_takes_no_time(world: World) -> None:
+    pattern = "%a" * 40 + "%b"
+    assert not sql.like("a" * 5000, pattern)
+    assert not sql.like("a" * 1_000_000, "%" + "a" * 9000 + "b")  # no text of two hours
+    with pytest.raises(ValueError, match="too long"):
+        sql.like("a" * 1_000_000, "%" + "a_" * 4000 + "b")
+    assert call(world, "search_restaurants", {"name": "%o" * 40 + "%#"}) == "[]"
+
+
+@given(st.text("ab%_", max_size=7), st.text("aAb", max_size=9))
+def test_likeness_is_that_of_a_regular_expression(pattern: str, text: str) -> None:
+    meaning = "".join({"%": ".*", "_": "."}.get(one, one) for one in pattern)
+    assert sql.like(text, pattern) is (re.fullmatch(meaning, text, re.IGNORECASE) is not None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT " + "(" * 4000 + "1" + ")" * 4000, "SELECT " + "+".join(["1"] * 6000), "SELECT " + "NOT " * 4000 + "true"],
+    ids=["brackets", "sums", "negations"],
+)
+def test_what_is_nested_deeply_is_refused_and_breaks_nothing(world: World, query: str) -> None:
+    assert failed(call(world, "execute_sql", {"query": query}))
+    with pytest.raises((PolicyViolationError, CallError)):
+        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))

@@ -1,0 +1,135 @@
+"""Scores of CAME-Bench: answers as sets, recall of evidence, what a perfect reader makes of it, lazy policies, the table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from eval.records import QuestionRecord
+from eval.summary import (
+    Value,
+    answer_value,
+    category_table,
+    metric_scores,
+    retrieval_values,
+    search_value,
+)
+from papers.stitch.came.data import TYPES, CameData, Question, World
+from papers.stitch.came.reader import LogReader
+
+F1, PRECISION, RECALL = "answer_f1", "answer_precision", "answer_recall"
+READER_F1 = "reader_f1"
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+_VALUES = {
+    "price": re.compile(r"\$\d+"),
+    "time": re.compile(r"\b\d\d:\d\d\b"),
+    "deposit": re.compile(r"(?<![\d.])\d+%"),
+    "figure": re.compile(r"(?<![\d.])\d+\.\d%"),
+}
+
+
+class SetScore(NamedTuple):
+    """How a set of answers compares with the gold set."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def set_score(predicted: Collection[str], gold: Collection[str]) -> SetScore:
+    """Precision, recall and F1 of sets, section A.3; an empty prediction has none of them."""
+    right = len(set(predicted) & set(gold))
+    if not right:
+        return SetScore(0.0, 0.0, 0.0)
+    precision, recall = right / len(set(predicted)), right / len(set(gold))
+    return SetScore(precision, recall, 2 * precision * recall / (precision + recall))
+
+
+class Resolver:
+    """Finds what an answer names: entities of the world, by full name or first word, or values of one kind."""
+
+    def __init__(self, world: World) -> None:
+        self._by_stem = {entity.name.split()[0].casefold(): entity.name for entity in world.entities}
+
+    def names(self, text: str) -> list[str]:
+        """All entities that are named, each as often as it is."""
+        found = (self._by_stem.get(word.casefold()) for word in re.findall(r"[^\W\d_]+", text))
+        return [name for name in found if name is not None]
+
+    def answers(self, question: Question, text: str) -> set[str]:
+        """The set that an answer comes to. What the question itself names does not count."""
+        if question.kind in _VALUES:
+            return set(_VALUES[question.kind].findall(text))
+        return set(self.names(text)) - ({question.arguments["entity"]} if "entity" in question.arguments else set())
+
+
+def _options(question: Question, world: World) -> list[str]:
+    kinds = {"place": ("accommodation", "restaurant", "attraction")}.get(question.kind, (question.kind,))
+    return [entity.name for entity in world.entities if entity.kind in kinds]
+
+
+def lazy_policies(data: CameData) -> dict[str, float]:
+    """Mean F1 of answers that need no memory: everything of the kind that was ever said, or what was said most often."""
+    said: dict[str, Counter[str]] = {}
+    for name, trajectory in data.trajectories.items():
+        resolver, text = Resolver(data.worlds[trajectory.world]), Counter[str]()
+        for session in trajectory.sessions:
+            for turn in session.turns:
+                text.update(resolver.names(turn.text))
+                for pattern in _VALUES.values():
+                    text.update(pattern.findall(turn.text))
+        said[name] = text
+    scores: dict[str, list[float]] = {"everything": [], "most_frequent": []}
+    for record in data.asked:
+        question = data.questions[record.key]
+        counts = said[question.trajectory]
+        if question.kind in _VALUES:
+            kind = [value for value in counts if _VALUES[question.kind].fullmatch(value)]
+        else:
+            kind = [name for name in _options(question, data.world_of(question)) if counts[name]]
+        best = max(kind, key=lambda one: (counts[one], one), default="")
+        scores["everything"].append(set_score(kind, question.answers).f1)
+        scores["most_frequent"].append(set_score([best], question.answers).f1)
+    return {name: sum(values) / len(values) for name, values in scores.items()}
+
+
+def run_scores(
+    data: CameData,
+    questions: Sequence[QuestionRecord],
+    found: Callable[[QuestionRecord], Iterable[str] | None],
+    *,
+    cutoffs: Iterable[int],
+    resamples: int,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """All scores by metric and type of question.
+
+    ``answer_f1``, ``answer_precision``, ``answer_recall``: of the set that an answer names; ``recall@k``: share of the
+    evidence among the sources of the first k passages; ``reader_f1``: of what the log says if only the turns that were
+    found are known, which is what retrieval allows a perfect reader.
+    """
+
+    def read(record: QuestionRecord) -> float | None:
+        turns = found(record)
+        if turns is None:
+            return None
+        question = data.questions[record.key]
+        said, known = data.logs[question.trajectory].said, set(turns)
+        reader = LogReader(done for turn, done in said.items() if turn in known)
+        return set_score(reader.answer(question, ORDINALS), question.answers).f1
+
+    values: dict[str, Value] = {name: answer_value(name) for name in (F1, PRECISION, RECALL)}
+    values |= {READER_F1: search_value(read), **retrieval_values(cutoffs)}
+    return metric_scores(questions, values, order=TYPES, resamples=resamples, seed=seed)
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """Scores by type of question."""
+    return category_table(
+        summary, "recall: of evidence among the sources of passages; reader_f1: a perfect reader of what was found"
+    )

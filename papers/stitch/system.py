@@ -1,0 +1,147 @@
+"""STITCH as a system under test: every turn is a step of one trajectory, found by its contextual intent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from deltamem.config import StrictModel
+from deltamem.embedding import Embedder
+from deltamem.journal.journal import JOURNAL_FILE, Journal
+from deltamem.runs import RecordFile
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
+from papers.stitch.index import IntentIndex
+from papers.stitch.labeller import IntentLabeller, Part
+from papers.stitch.llm_labeller import LLMLabeller
+from papers.stitch.records import Step
+
+SESSIONS_FILE = "sessions.jsonl"
+
+
+class _Session(StrictModel):
+    """A session whose turns were labelled; one line of ``sessions.jsonl``."""
+
+    session: str
+    turns: tuple[str, ...]
+
+
+class StitchSystem:
+    """One intent index a store, kept in a journal; a passage is a turn with its references resolved."""
+
+    name = "stitch"
+    per_speaker = False
+    ranked = True
+
+    def __init__(
+        self,
+        labellers: Callable[[StoreKey], IntentLabeller],
+        embedder: Embedder,
+        folder: Path,
+        without: Collection[Part] = (),
+    ) -> None:
+        """Begin with what the `folder` holds, in which each store gets a folder.
+
+        `labellers` makes the labeller of each store; `without` names the parts that an ablation leaves out.
+        """
+        self._labellers = labellers
+        self._embedder = embedder
+        self._folder = folder
+        self._without = tuple(dict.fromkeys(without))
+        self._labeller_name: str | None = None
+        self._prompt_hashes: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[StitchMemory]:
+        """Open a store, or make it.
+
+        Raises:
+            DeltaMemError: If its id cannot name a folder, or its files cannot be read.
+            EmbedderUnavailableError: If the embedder is missing.
+        """
+        folder = store_folder(self._folder, key)
+        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
+        labeller = self._labellers(key)
+        self._labeller_name = labeller.name
+        if isinstance(labeller, LLMLabeller):
+            self._prompt_hashes = labeller.prompt_hashes
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            Journal.open(folder / JOURNAL_FILE) as journal,
+            RecordFile(folder / SESSIONS_FILE, _Session, lambda record: record.session) as sessions,
+        ):
+            log = journal.owner(key.owner).intents("turns")
+            index = IntentIndex(labeller, self._embedder, log, without=self._without)
+            yield StitchMemory(index, sessions, labeller)
+
+    def facts(self) -> dict[str, Any]:
+        """The labeller, the embedder, what was left out, and the prompts of a labeller that has some."""
+        said = {"labeller": self._labeller_name, "embedder": self._embedder.name, "without": list(self._without)}
+        return said | ({"prompt_hashes": self._prompt_hashes} if self._prompt_hashes else {})
+
+
+class StitchMemory:
+    """The steps of one store."""
+
+    def __init__(self, index: IntentIndex, sessions: RecordFile[_Session], labeller: IntentLabeller) -> None:
+        """Bind an index, the file that says which turns the sessions have, and the labeller, which knows what it cost."""
+        self._index = index
+        self._labeller = labeller
+        self._sessions = sessions
+        # A session may be missing because the store was reset since
+        whole = (record.session for record in sessions if all(turn in index for turn in record.turns))
+        self._known = dict.fromkeys(whole)
+
+    @property
+    def index(self) -> IntentIndex:
+        """The index, for diagnostics of labels."""
+        return self._index
+
+    @property
+    def known(self) -> Collection[str]:
+        """Ids of the sessions whose turns are all in the index."""
+        return self._known.keys()
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Label the turns of a session.
+
+        Raises:
+            DeltaMemError: If one could not be labelled; those before it are kept, and the session may be given again.
+        """
+        before = _usage(self._labeller)
+        if session.id not in self._known:
+            await self._index.add([step_of(turn, session) for turn in session.turns])
+            self._sessions.add(_Session(session=session.id, turns=tuple(turn.id for turn in session.turns)))
+            self._known[session.id] = None
+        return Ingested(usage=_spent(before, _usage(self._labeller)))
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """The `k` turns that meet most of what a query asks for; similarities only break ties, so none is told.
+
+        Raises:
+            DeltaMemError: If the query could not be labelled.
+        """
+        hits = (await self._index.search(query, k)).hits
+        steps = [(hit.snippet.step, hit.snippet.resolved) for hit in hits]
+        return [Passage(f"{step.role}: {resolved}", step.time, (step.id,)) for step, resolved in steps]
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        await self._index.clear()
+        self._known.clear()
+
+
+def step_of(turn: DialogueTurn, session: DialogueSession) -> Step:
+    """A turn as a step: who speaks acts, at the time of the turn or else of its session."""
+    return Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time)
+
+
+def _usage(labeller: IntentLabeller) -> Usage:
+    return Usage(**asdict(labeller.usage)) if isinstance(labeller, LLMLabeller) else Usage()
+
+
+def _spent(before: Usage, after: Usage) -> Usage:
+    return Usage(**{name: getattr(after, name) - getattr(before, name) for name in Usage.model_fields})

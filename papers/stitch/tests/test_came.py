@@ -1,0 +1,238 @@
+"""CAME-Bench as it is run: an independent reader answers everything, scores of sets, lazy policies, broken data."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from locomo_cases import WordEmbedder
+from rich.console import Console
+from scripted_server import Reply, completion, is_check, serve
+
+from deltamem.config import composed, validated
+from deltamem.errors import DeltaMemError
+from eval.runner import evaluate
+from papers.stitch.came.__main__ import Came
+from papers.stitch.came.data import CameConfig, Entity, Question, World, read_data
+from papers.stitch.came.diagnostics import METRICS, diagnose, label_diagnostics
+from papers.stitch.came.reader import LogReader
+from papers.stitch.came.scores import ORDINALS, Resolver, lazy_policies, set_score
+from papers.stitch.records import Intent, IntentFilter
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def written(out: Path, *overrides: str) -> Path:
+    """A data set, made as its users make it: nothing here imports its maker."""
+    command = [sys.executable, "-m", "synth", "came", f"out={out}", *overrides]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("came") / "S")
+
+
+def config(data: Path, out: Path, *overrides: str) -> CameConfig:
+    given = [f"data={data}", f"out={out}", "cache=null", "resamples=20", *overrides]
+    return validated(composed("came", given), CameConfig)
+
+
+def summary_of(data: Path, out: Path, *overrides: str) -> dict[str, Any]:
+    return evaluate(Came, config(data, out, "answer.kind=none", *overrides), Console(file=io.StringIO()))
+
+
+def overall(summary: dict[str, Any], metric: str) -> float:
+    return summary["scores"][metric]["all"]["estimate"]
+
+
+def test_a_system_that_keeps_no_data_of_users_may_keep_the_names_of_the_worlds(data: Path, tmp_path: Path) -> None:
+    def reviewer(body: dict[str, Any]) -> Reply:
+        return completion("Hello." if is_check(body) else "Nothing that can be read.")
+
+    with serve(reviewer) as server:
+        model = [f"base_url={server.url}", "manager.model=tiny", "attempts=1"]
+        summary = summary_of(data, tmp_path, "system=episodic", *model)
+    names = {entity.name for world in read_data(config(data, tmp_path)).worlds.values() for entity in world.entities}
+    assert summary["system_facts"]["vocabulary"] == len(names) > 0 and summary["failures"]["count"] == 0
+
+
+@pytest.mark.parametrize("size", ["S", "M", pytest.param("L", marks=pytest.mark.slow)])
+def test_a_reader_with_the_log_answers_every_question(data: Path, size: str, tmp_path: Path) -> None:
+    read = read_data(config(data if size == "S" else written(tmp_path / "data", f"size={size}"), tmp_path))
+    readers = {name: LogReader(log.operations) for name, log in read.logs.items()}
+    for question in read.questions.values():
+        assert readers[question.trajectory].answer(question, ORDINALS) == set(question.answers), question.id
+    assert len(read.questions) == {"S": 144, "M": 168, "L": 61}[size]
+
+
+def test_the_evidence_is_enough_and_no_turn_of_it_is_idle(data: Path, tmp_path: Path) -> None:
+    """Some turn of it is always needed for the answer; bookings that were revised are needed to know that they were."""
+    read = read_data(config(data, tmp_path))
+    needed = 0
+    for question in read.questions.values():
+        said = read.logs[question.trajectory].said
+
+        def answer(turns: set[str], question: Question = question, said: Any = said) -> set[str]:
+            return LogReader(done for turn, done in said.items() if turn in turns).answer(question, ORDINALS)
+
+        assert answer(set(question.evidence)) == set(question.answers)
+        needed += any(answer(set(question.evidence) - {turn}) != set(question.answers) for turn in question.evidence)
+    assert needed == len(read.questions)
+
+
+def test_gold_evidence_and_gold_intents_find_everything(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
+    oracle = summary_of(data, tmp_path / "oracle", "system=oracle")
+    assert overall(oracle, "reader_f1") == 1.0
+    stitch = summary_of(data, tmp_path / "stitch", "system=stitch", "labeller=oracle")
+    assert overall(stitch, "recall@40") == overall(stitch, "reader_f1") == 1.0
+    blind = summary_of(data, tmp_path / "blind", "system=stitch", "labeller=oracle", "without=[scope]")
+    assert overall(blind, "recall@40") < 0.9
+    plain = summary_of(data, tmp_path / "plain", "system=naive_rag")
+    assert overall(plain, "recall@40") < overall(stitch, "recall@40") - 0.2
+
+
+def test_gold_intents_are_read_by_the_oracle_alone(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in data.iterdir():
+        if path.name != "intents.jsonl":
+            (folder / path.name).write_bytes(path.read_bytes())
+    assert summary_of(folder, tmp_path / "full", "system=full_context")["failures"]["count"] == 0
+    with pytest.raises(DeltaMemError, match=r"intents\.jsonl is missing"):
+        summary_of(folder, tmp_path / "stitch", "system=stitch", "labeller=oracle")
+
+
+def test_lazy_policies_get_little(data: Path, tmp_path: Path) -> None:
+    scores = lazy_policies(read_data(config(data, tmp_path)))
+    assert 0 < scores["most_frequent"] < scores["everything"] < 0.25
+
+
+def question(kind: str, **arguments: str) -> Question:
+    return Question(
+        id="q",
+        trajectory="t",
+        type="recall",
+        form="value",
+        question="?",
+        arguments=arguments,
+        kind=kind,
+        answers=("x",),
+        evidence=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "named"),
+    [
+        ("restaurant", "Brelo Grill, and BRELO GRILL again; also Krait.", {"Brelo Grill", "Krait Lodge"}),
+        ("restaurant", "Brelonia Grill", set()),
+        ("source", "It was Dunow (1999).", {"Dunow (1999)"}),
+        ("price", "$84 at 19:40 with 20%", {"$84"}),
+        ("time", "$84 at 19:40 with 20%", {"19:40"}),
+        ("deposit", "20%, not 34.5%", {"20%"}),
+        ("figure", "20%, not 34.5%", {"34.5%"}),
+        ("price", "not known", set()),
+    ],
+)
+def test_answers_are_resolved(kind: str, text: str, named: set[str]) -> None:
+    entities = (("Brelo Grill", "restaurant"), ("Krait Lodge", "accommodation"), ("Dunow (1999)", "source"))
+    world = World(id="w", entities=tuple(Entity(name=name, kind=of) for name, of in entities))
+    assert Resolver(world).answers(question(kind), text) == named
+
+
+def test_what_the_question_names_is_no_answer() -> None:
+    world = World(id="w", entities=(Entity(name="Dunow (1999)", kind="source"), Entity(name="Brelo (2001)", kind="source")))
+    asked = question("source", entity="Dunow (1999)")
+    assert Resolver(world).answers(asked, "Brelo (2001) answers Dunow (1999)") == {"Brelo (2001)"}
+
+
+def test_scores_of_sets() -> None:
+    assert set_score({"a", "b"}, {"a", "c"}) == (0.5, 0.5, 0.5)
+    assert set_score({"a", "b", "c"}, {"a"}) == (1 / 3, 1.0, 0.5)
+    assert set_score(set(), {"a"}) == (0, 0, 0)
+
+
+def cut(folder: Path) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace('"evidence":[', '"evidence":{', 1))
+
+
+def swapped(folder: Path) -> None:
+    path = folder / "storyboard.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["trajectory"], lines[1]["trajectory"] = lines[1]["trajectory"], lines[0]["trajectory"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def gone(folder: Path) -> None:
+    (folder / "worlds.jsonl").unlink()
+
+
+def unknown_turn(folder: Path) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace('"evidence":["t', '"evidence":["u', 1))
+
+
+BROKEN = {
+    cut: r"questions\.jsonl, line 1: cannot be read",
+    swapped: "the storyboard of trajectory .* is not that of its turns",
+    gone: r"worlds\.jsonl is missing; python -m papers.stitch.writer",
+    unknown_turn: "names a trajectory or turns that are not there",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_data_set_is_one_sentence(data: Path, tmp_path: Path, broken) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in data.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    broken(folder)
+    with pytest.raises(DeltaMemError, match=BROKEN[broken]) as raised:
+        read_data(config(folder, tmp_path / "out"))
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_needs_data(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "papers.stitch.came", f"out={tmp_path / 'out'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: data=DIR is needed: a folder that python -m papers.stitch.writer has written"
+
+
+def test_label_diagnostics_by_hand() -> None:
+    turns = {
+        "a": Intent("Day 1", "book", ("Dinner",)),
+        "b": Intent("Day 1", "book", ("Lunch",)),
+        "c": Intent("Day 2", "ask", ()),
+    }
+    wanted = IntentFilter(("Day 1",), ("book",), ("Dinner",))
+    assert label_diagnostics(wanted, turns, ["a"]) == dict.fromkeys(METRICS, 1.0) | {"Q_ZERO": 0.0}
+    both = label_diagnostics(wanted, turns, ["a", "c"])
+    assert both == {"Q_GT@MAX": 1, "GT_DOM": 0.5, "GT_COV": 0.5, "GT_BEST_COV": 1, "Q_GT_FULL": 1, "Q_ZERO": 0}
+    other = label_diagnostics(wanted, turns, ["b"])
+    assert (other["Q_GT@MAX"], other["GT_DOM"], other["Q_GT_FULL"]) == (0, 0, 0)
+    assert other["GT_COV"] == pytest.approx(2 / 3)
+    none = label_diagnostics(IntentFilter(("Day 9",)), turns, ["a"])
+    assert none == dict.fromkeys(METRICS, 0.0) | {"Q_ZERO": 1.0}
+
+
+def test_diagnostics_of_a_run(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
+    chosen = ["system=stitch", "labeller=oracle", "limit=12"]
+    summary_of(data, tmp_path / "out", *chosen)
+    settings = config(data, tmp_path / "out", "answer.kind=none", *chosen)
+    found = diagnose(settings, read_data(settings), WordEmbedder())
+    assert found.keys() == {"travel", "debate"}
+    for values in found.values():
+        assert values["Q_GT@MAX"] == values["ERR"] == "100.0 ± 0.0"
+        assert values["Q_ZERO"] == "0.0 ± 0.0"
+    summary_of(data, tmp_path / "said", *chosen, "without=[coreference]")
+    settings = config(data, tmp_path / "said", "answer.kind=none", *chosen, "without=[coreference]")
+    assert all(values["ERR"] == "0.0 ± 0.0" for values in diagnose(settings, read_data(settings), WordEmbedder()).values())

@@ -1,0 +1,233 @@
+"""The labeller with a scripted model: what it asks, what it makes of bad answers, and what a kill costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import intent_model
+import pytest
+from episode_texts import WordEmbedder
+from intent_model import answer, label, prompt_name, trip
+from scripted_server import Reply, Served, completion, failure, serve
+
+from deltamem.errors import LLMError
+from deltamem.journal.journal import Journal
+from deltamem.llm import LLM
+from papers.stitch.index import IntentIndex
+from papers.stitch.labeller import Part
+from papers.stitch.labels import Facet
+from papers.stitch.llm_labeller import LLMLabeller
+from papers.stitch.records import IntentFilter, Step
+
+
+def rules(body: dict[str, Any]) -> Reply:
+    return completion(json.dumps(answer(body)), prompt_tokens=100, tokens=20)
+
+
+def names(server: Served) -> Counter[str]:
+    return Counter(prompt_name(body) for body in server.requests)
+
+
+def everything(index: IntentIndex) -> tuple[object, ...]:
+    labels = [index.spaces.labels(facet) for facet in Facet]
+    return labels, index.spaces.version, index.latest(999), [index.notes(scope) for scope in labels[0]]
+
+
+async def test_a_step_costs_three_calls_and_now_and_then_one_more() -> None:
+    with serve(rules) as server:
+        labeller, index = await label(None, server.url, 60)
+        # Ten parts of six steps: nine have ended. Labels are merged once, after fifty steps.
+        assert names(server) == {"seeds": 1, "scope": 60, "event": 60, "note": 60, "segment": 9, "merge": 1}
+        assert labeller.usage.calls == 191 and labeller.usage.prompt_tokens == 19_100
+        assert [one.intent.scope for one in index.latest(60)] == [f"day {n // 6 % 3 + 1}" for n in range(60)]
+        assert index.spaces.labels(Facet.EVENT) == (
+            "open",
+            "propose",
+            "answer",
+        )  # suggest is merged, what was made up is not
+        assert index.spaces.current(Facet.EVENT, "Suggest") == "propose"
+        assert index.spaces.labels(Facet.ENTITY) == ("price", "hotel")
+        resolved = {one.step.id: one.resolved for one in index.latest(60)}
+        assert resolved["s8"] == "Inn3 costs 98." and resolved["s7"] == "What about Inn3?"
+        assert index.notes("day 1") == ("A part with 6 steps.",) * 3
+        found = await index.search("What does the hotel of day 2 cost?", 5)
+        assert found.wanted == IntentFilter(("day 2",), ("answer",), ("price",))
+        assert {hit.density for hit in found.hits[:3]} == {3}
+
+
+async def test_what_a_call_shows_does_not_grow_with_the_record() -> None:
+    with serve(rules) as server:
+        await label(None, server.url, 150)
+    size = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == "note"]
+    assert max(size[100:]) < 1.2 * max(size[30:60])
+    scopes = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == "scope"]
+    assert max(scopes[100:]) < 1.2 * max(scopes[30:60])
+
+
+@pytest.mark.parametrize("without", list(Part))
+async def test_an_ablation_does_not_make_the_calls_it_leaves_out(without: Part) -> None:
+    with serve(rules) as server:
+        llm = LLM(server.url, "tiny")
+        labeller = LLMLabeller(llm, WordEmbedder(), without=[without])
+        index = IntentIndex(labeller, WordEmbedder(), without=[without])
+        await index.add(trip(12))
+        await llm.close()
+    asked = names(server)
+    assert (asked["scope"] == 0) == (without is Part.SCOPE) and (asked["event"] == 0) == (without is Part.EVENT)
+    if without is Part.COREFERENCE:
+        assert all(one.resolved == one.step.text for one in index.latest(12))
+        assert all("Earlier steps that it may refer to:\nnone" in body["messages"][0]["content"]
+                   for body in server.requests if prompt_name(body) == "note")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "no JSON at all",
+        '{"scope": "day 1"',
+        '{"heading": "day 1"}',
+        '{"scope": "  "}',
+        '{"scope": ["day 1"]}',
+        "",
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_asked_for_again_and_then_said_in_one_sentence(bad: str) -> None:
+    broken = 2
+
+    def script(body: dict[str, Any]) -> Reply:
+        nonlocal broken
+        if prompt_name(body) == "scope" and broken:
+            broken -= 1
+            return completion(bad)
+        return rules(body)
+
+    with serve(script) as server:
+        _, index = await label(None, server.url, 2)
+        assert len(index) == 2 and names(server)["scope"] == 4
+        broken = 99
+        index = IntentIndex(LLMLabeller(LLM(server.url, "tiny", max_retries=0), WordEmbedder()), WordEmbedder())
+        with pytest.raises(LLMError, match=r"no answer to the prompt 'scope' could be read .*, in 3 attempts$"):
+            await index.add(trip(3))
+        assert len(index) == 0
+        broken = 0
+        assert await index.add(trip(3)) == 3
+
+
+async def test_an_answer_between_words_is_read_and_long_or_odd_labels_are_tidied() -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        if prompt_name(body) == "scope":
+            return completion(f"Sure!\n```json\n{json.dumps({'scope': ' a  b ' + 'x' * 200})}\n```")
+        if prompt_name(body) == "note":
+            return completion(json.dumps({"resolved": " ", "summary": "", "entity_types": ["", " T ", "t"], "more": 1}))
+        return rules(body)
+
+    with serve(script) as server:
+        _, index = await label(None, server.url, 2)
+    (_, last) = index.latest(2)
+    assert last.intent.scope == "a b " + "x" * 76 and last.intent.entity_types == ("T",)
+    assert last.resolved == last.summary == last.step.text == "What about Inn0?"
+
+
+async def test_a_step_without_words_asks_nobody() -> None:
+    with serve(rules) as server:
+        llm = LLM(server.url, "tiny")
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
+        empty = [Step(f"e{n}", "Ann", " \n", intent_model.BEGIN) for n in range(2)]
+        await index.add([empty[0], *trip(3), empty[1]])
+        await llm.close()
+    assert names(server)["note"] == 3 and [one.intent.scope for one in index.latest(5)] == ["", *["day 1"] * 4]
+
+
+async def test_an_endpoint_that_fails_loses_no_step_and_no_answer(tmp_path: Path) -> None:
+    down = False
+
+    def script(body: dict[str, Any]) -> Reply:
+        if down or (prompt_name(body) == "note" and "Inn1" in body["messages"][0]["content"].rpartition("The step:")[2]):
+            return failure(400, "no room today")
+        return rules(body)
+
+    with serve(script) as server:
+        with pytest.raises(LLMError, match="no room today"):
+            await label(tmp_path / "j", server.url, 6)
+        asked = names(server)
+        assert asked == {"seeds": 1, "scope": 4, "event": 4, "note": 4}
+        with Journal.open(tmp_path / "j") as journal:
+            records = journal.owner("ann").intents("steps").load()
+        assert records is not None and len(records.snippets) == 3 and sorted(records.drafts) == ["s3/event", "s3/scope"]
+    with serve(rules) as server:
+        _, index = await label(tmp_path / "j", server.url, 6)
+        assert len(index) == 6 and names(server) == {"scope": 2, "event": 2, "note": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [("note", 20), ("segment", 2), ("merge", 1), ("seeds", 1), ("scope", 30)])
+async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Path, killed_at: tuple[str, int]) -> None:
+    """The process is killed while the model is thinking about one call; then it is run again."""
+    count = 55
+    with serve(rules) as server:
+        _, whole = await label(None, server.url, count)
+        needed = Counter(body["messages"][0]["content"] for body in server.requests)
+    children: list[subprocess.Popen[bytes]] = []
+    seen: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
+
+    def script(body: dict[str, Any]) -> Reply:
+        name = prompt_name(body)
+        seen[name] += 1
+        if len(children) == 1 and (name, seen[name]) == killed_at:
+            children[0].send_signal(signal.SIGKILL)
+            children[0].wait()
+            return failure(400)
+        answered[body["messages"][0]["content"]] += 1
+        return rules(body)
+
+    # Not by the folder of the program, which comes first otherwise: `tests/deltamem` would pass for the package.
+    tests = Path(intent_model.__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
+    program = [sys.executable, "-P", intent_model.__file__, str(tmp_path / "journal")]
+    with serve(script) as server:
+        for _ in range(2):
+            children.append(subprocess.Popen([*program, server.url, str(count)], stderr=subprocess.PIPE, env=environment))
+            _, said = children[-1].communicate()
+        assert [child.returncode for child in children] == [-signal.SIGKILL, 0], said
+        journal = Journal.open(tmp_path / "journal")
+        llm = LLM(server.url, "tiny")
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder(), journal.owner("ann").intents("steps"))
+        assert everything(index) == everything(whole)
+        # Scope and event of a step are asked for at once: the answer to one may have been on its way
+        assert (answered - needed).total() <= (killed_at[0] == "scope") and needed - answered == Counter()
+        journal.close()
+
+
+async def test_a_step_without_words_puts_off_no_upkeep_of_the_label_spaces() -> None:
+    blank = [Step(f"blank{n}", "Ann", " ", intent_model.BEGIN) for n in range(2)]
+    steps = [blank[0], *trip(49), blank[1], *trip(52)[49:]]
+    with serve(rules) as server:
+        llm = LLM(server.url, "tiny")
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
+        await index.add(steps)
+        await llm.close()
+    assert names(server)["seeds"] == 1 and names(server)["merge"] == 1 and steps[50] is blank[1]
+
+
+@pytest.mark.parametrize("label", ["x" * 10_000, "a\nb", "\u200b", "Day 1", "DAY 1", "🙂", "cafe\u0301", "a\x00b", '"}]{'])
+async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_path: Path) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        said = json.loads(json.dumps(answer(body)).replace("day 1", "@").replace("open", "@").replace("PRICE", "@"))
+        return completion(json.dumps(said).replace("@", json.dumps(label)[1:-1]))
+
+    with serve(script) as server:
+        _, index = await intent_model.label(tmp_path / "j", server.url, 8)
+        assert len(index) == 8 and all(len(one) <= 80 for facet in Facet for one in index.spaces.labels(facet))
+        assert (await index.search("What does it cost?", 3)).hits
+        with Journal.open(tmp_path / "j") as journal:
+            again = IntentIndex(LLMLabeller(LLM(server.url, "tiny"), WordEmbedder()), WordEmbedder(),
+                                journal.owner("ann").intents("steps"))  # fmt: skip
+            assert everything(again) == everything(index)
