@@ -11,7 +11,7 @@ import pytest
 from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
 from scripted_server import serve
 
-from eval.__main__ import BENCHMARKS
+from deltamem import plugins
 from eval.estimate import ASSUMED, Estimate, estimate
 
 Command = Callable[..., Done]
@@ -109,7 +109,7 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     assert estimate(LOCOMO.kind, thinking).hours(thinking.speed) > estimate(LOCOMO.kind, plain).hours(plain.speed)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", plugins.names("benchmarks"))
 def test_every_benchmark_can_be_run_by_its_name(run: Command, tmp_path: Path, name: str) -> None:
     done = run(f"benchmark={name}", "systems=[none]", f"data={tmp_path / 'absent'}", "estimate=true")
     assert done.code == 2 and "absent" in done.err
