@@ -138,8 +138,7 @@ class Judge(Protocol):
 
 
 def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
-    """Load a prompt of this package by its name, such as ``answer_locomo``, of another as
-    ``package:name``, or a file: ends in ``.md`` or has a folder.
+    """Load a prompt by its name in `eval.prompts`, as ``package:name``, or a file (ends in ``.md`` or has a folder).
 
     `fields` are what the prompt must leave room for, all of it and nothing else.
 

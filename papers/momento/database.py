@@ -1,6 +1,6 @@
 """The tables of the restaurant service, and its state in SQLite, and what databases have in common.
 
-Both run the same SQL of `papers.momento.service`. What an agent writes itself goes through `papers.momento.sql`, and is refused
+Both run the same SQL of `papers.momento.service`. What an agent writes goes through `papers.momento.sql`, and is refused
 by the database besides: SQLite has an authorizer, and for sessions a database that holds those of one user only.
 """
 

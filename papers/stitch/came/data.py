@@ -1,4 +1,4 @@
-"""The data sets of ``python -m papers.stitch.writer``: what systems read, what is asked, and the log that answers are derived from."""
+"""The data sets of `papers.stitch.writer`: what systems read, what is asked, and the log that answers are derived from."""
 
 from __future__ import annotations
 
