@@ -139,7 +139,7 @@ def _record_cases() -> Iterator[Case]:
     yield Case("words without spaces", _with(reflection("update", "m5", hints="天気を確認する" * 60)), "update_too_long")
     yield Case("words joined by marks", _with(reflection("update", "m5", hints="ab/" * 301)), "update_too_long")
     yield Case("a title like a text", _with(reflection(title="word " * 25)), "field_too_long")
-    said = load_prompt("episode_reflections").text.partition("- hints: ")[2].partition("\n")[0]
+    said = load_prompt("episode_reflections", "papers.episodic.prompts").text.partition("- hints: ")[2].partition("\n")[0]
     yield Case("the prompt as a hint", _with(reflection(title=NEW, hints=said)), "echoed_prompt")
 
 
