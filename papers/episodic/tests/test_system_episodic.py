@@ -34,6 +34,8 @@ CITY = "What to know of the city (0.7): Wherever the city matters. The user's ci
 CALLS = 9
 """Of three sessions, with one episode each: notes, summary, lessons."""
 
+PACKAGE = "papers.episodic.prompts"
+
 
 def configure(out: Path, url: str, *overrides: str) -> BenchmarkConfig:
     return benchmark_config(out, "system=episodic", f"base_url={url}", "manager.model=tiny", "cache=null", *overrides)
@@ -107,7 +109,7 @@ async def test_what_is_learned_told_and_paid(tmp_path: Path) -> None:
     assert all(record.memories and record.memories[0].startswith("Worked before: ") for record in records)
     # The scripted server counts 1 + 7 tokens a request.
     assert (records[1].cost.prompt_tokens, records[1].cost.completion_tokens) == (3, 21) and not records[1].violations
-    assert prompts == {load_prompt(name, "papers.episodic.prompts").text for name in (TURNS_PROMPT, SUMMARY_PROMPT, REFLECTIONS_PROMPT)}
+    assert prompts == {load_prompt(name, PACKAGE).text for name in (TURNS_PROMPT, SUMMARY_PROMPT, REFLECTIONS_PROMPT)}
     assert "Ana" not in shown and "Bo:" not in shown  # the roles tell who speaks
     assert facts["model"] == f"tiny at {server.url}" and facts["vocabulary"] == 2 and len(facts["prompt_hashes"]) == 3
 
@@ -141,7 +143,7 @@ async def test_a_lesson_that_could_come_from_every_turn_of_an_episode_names_none
 
     def vague(messages: Sequence[Message]) -> str:
         answer = reviewer_of({"messages": messages}) or ""
-        lessons = messages[0]["content"] == load_prompt(REFLECTIONS_PROMPT, "papers.episodic.prompts").text
+        lessons = messages[0]["content"] == load_prompt(REFLECTIONS_PROMPT, PACKAGE).text
         return answer.replace("The user's job is law.", "Patience helps.") if lessons else answer
 
     settings = EpisodicSettings(vocabulary=NAMES)
@@ -206,7 +208,7 @@ async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, answered:
 async def test_nonsense_is_counted_and_what_was_read_before_it_is_kept(tmp_path: Path, prompt: str) -> None:
     def confused(body: dict[str, Any]) -> Reply:
         asked, shown = (message["content"] for message in body["messages"])
-        june = "Denver" in shown.partition("<similar_episodes>")[0] and asked == load_prompt(prompt, "papers.episodic.prompts").text
+        june = "Denver" in shown.partition("<similar_episodes>")[0] and asked == load_prompt(prompt, PACKAGE).text
         return completion("I am a teapot.") if june else manager_of(body)
 
     with serve(confused) as server:
@@ -253,7 +255,7 @@ async def test_a_store_that_is_reset_half_way_through_a_session_is_empty(tmp_pat
     silent = True
 
     def moody(body: dict[str, Any]) -> Reply:
-        lessons = body["messages"][0]["content"] == load_prompt(REFLECTIONS_PROMPT, "papers.episodic.prompts").text
+        lessons = body["messages"][0]["content"] == load_prompt(REFLECTIONS_PROMPT, PACKAGE).text
         return completion("Hm.") if silent and lessons else manager_of(body)
 
     with serve(moody) as server:
