@@ -33,7 +33,7 @@ from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, require
-from eval.locomo.data import Conversation, Question, dialogues, load_locomo
+from eval.locomo.data import Conversation, Dialogue, Question, dialogues, load_locomo
 from eval.models import make_embedder, make_system, open_models
 from eval.systems.base import Ingested, Memory, Usage
 
