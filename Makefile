@@ -100,7 +100,7 @@ test: install
 test-all: install vllm
 	-$(MAKE) --no-print-directory smol
 	-$(MAKE) --no-print-directory --keep-going clients
-	$(PYTEST) --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py
+	$(PYTEST) --hypothesis-profile thorough --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py
 	$(if $(VLLM),$(PYTHON) -m pytest --minutes 30 tests/deltamem/training/test_vllm_rollout.py)
 
 lint: install
@@ -110,5 +110,5 @@ lint: install
 	$(VENV)/bin/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Machines that run tests are noisy: a slow example says nothing about the code.
-settings.register_profile("deltamem", deadline=None)
-settings.load_profile("deltamem")
+# Machines that run tests are noisy: a slow example says nothing about the code. `make test-all` is
+# thorough.
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

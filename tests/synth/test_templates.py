@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -117,9 +116,3 @@ def test_what_contradicts_itself_is_refused(name: str, old: str, new: str, messa
     (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DeltaMemError, match=message):
         load(tmp_path / name, SCHEMAS[name][0])
-
-
-def test_every_file_is_packaged() -> None:
-    patterns = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["synth"]
-    packaged = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-    assert packaged.issuperset(FILES)
