@@ -1,4 +1,4 @@
-"""``python -m synth key=value...`` writes a data set; its sub-commands: came, estimate, inspect, merge, report, ..."""
+"""``python -m synth key=value...`` writes a data set; its sub-commands: estimate, inspect, merge, probe, ..."""
 
 from __future__ import annotations
 
@@ -44,19 +44,6 @@ def merge(
 
 
 @app.command()
-def lessons(
-    out: _Out,
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
-) -> None:
-    """Write episodes of a tool-using agent with the lessons that follow from them."""
-    from synth.lessons import write
-
-    changed = write(out, seed, episodes)
-    print(f"{episodes:,} episodes, {changed:,} of which teach something, written to {out}")
-
-
-@app.command()
 def inspect(
     out: _Out,
     person: Annotated[str | None, typer.Argument(help="Whom to show; otherwise the first.", show_default=False)] = None,
@@ -66,17 +53,6 @@ def inspect(
     from synth.output.inspect import inspect as show
 
     show(out, person, session, Console(highlight=False))
-
-
-@app.command()
-def report(
-    out: _Out,
-    person: Annotated[str | None, typer.Option(help="Whose timeline is shown.", show_default=False)] = None,
-) -> None:
-    """Write report.html again."""
-    from synth.output.report import write_report
-
-    print(f"written to {write_report(out, person)}")
 
 
 @app.command()
@@ -103,7 +79,6 @@ def probe(
 ) -> None:
     """Measure what shallow policies earn and what the surface of the texts gives away."""
     from rewards.reward import RewardOptions
-    from synth.output.files import MANIFEST_FILE
     from synth.output.probe import probe as measure
 
     options = RewardOptions(
@@ -115,10 +90,6 @@ def probe(
         outdated_weight=outdated_weight,
     )
     measure(out, embedder=None if embedder == "none" else embedder, options=options, as_json=json, console=Console())
-    if (out / MANIFEST_FILE).exists():
-        from synth.output.report import write_report
-
-        write_report(out)
 
 
 @app.command()
@@ -163,7 +134,7 @@ def run_command() -> NoReturn:
     run_plain(run)
 
 
-_COMMANDS = ("merge", "inspect", "lessons", "report", "probe", "contamination", "personas")
+_COMMANDS = ("merge", "inspect", "probe", "contamination", "personas")
 _ESTIMATE = "estimate"
 
 

@@ -1,1 +1,1 @@
-"""What is left of finished people: the data set's files, its data card and report, and a view in the terminal."""
+"""What is left of finished people: the data set's files, its data card, and a view in the terminal."""

@@ -26,17 +26,14 @@ from synth.output.files import (
     PEOPLE_FILE,
     PROBE_FILE,
     REJECTED_FILE,
-    REPORT_FILE,
     SESSIONS_FILE,
     TRAIN_FILE,
     Statistics,
     cell_rows,
-    read_people,
     rule_rows,
     usage_total,
 )
 from synth.output.probe import Findings, Sample, figure_rows, write_findings
-from synth.output.report import render, shown_person
 from synth.records import Person
 from synth.tasks import Unit, Violation
 from synth.validators.session import SplitCheck, judge_chain
@@ -146,7 +143,7 @@ def _cell(text: object) -> str:
 def write_dataset(
     out: Path, people: Iterable[Person], *, making: Mapping[str, Any], episode: EpisodeConfig, seed: int
 ) -> dict[str, Any]:
-    """Write people, sessions and rejections as JSON lines, parquet, probe, data card, report and, last, ``dataset.json``.
+    """Write people, sessions and rejections as JSON lines, parquet, probe, data card and, last, ``dataset.json``.
 
     One person is in memory at a time. The same people and the same `making` give the same bytes. A data set whose sessions
     are all of one split has no parquet files.
@@ -204,9 +201,8 @@ def write_dataset(
     findings = sample.findings()
     write_findings(out, findings)
     _write(out / CARD_FILE, render_card(manifest, findings, parquet=parquet))
-    _write(out / REPORT_FILE, render(manifest, shown_person(read_people(out / PEOPLE_FILE)), findings))
-    # The report is a view of the other files and can be drawn again; the probe finds more with an embedding model.
-    views = (MANIFEST_FILE, REPORT_FILE, PROBE_FILE)
+    # The probe finds more with an embedding model.
+    views = (MANIFEST_FILE, PROBE_FILE)
     hashed = [name for name in FILES if name not in views and (out / name).exists()]
     manifest["sha256"] = {name: file_sha256(out / name) for name in hashed}
     _write(out / MANIFEST_FILE, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n")

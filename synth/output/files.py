@@ -26,7 +26,6 @@ REJECTED_FILE = "rejected.jsonl"
 TRAIN_FILE = "train.parquet"
 HELDOUT_FILE = "heldout.parquet"
 CARD_FILE = "README.md"
-REPORT_FILE = "report.html"
 PROBE_FILE = "probe.json"
 MANIFEST_FILE = "dataset.json"
 """Written last: where it exists, the other files are whole."""
@@ -39,27 +38,8 @@ FILES = (
     TRAIN_FILE,
     HELDOUT_FILE,
     CARD_FILE,
-    REPORT_FILE,
     PROBE_FILE,
 )
-
-
-def read_manifest(out: Path) -> dict[str, Any]:
-    """Read ``dataset.json``.
-
-    Raises:
-        DeltaMemError: If there is no finished data set in the folder.
-    """
-    path = out / MANIFEST_FILE
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DeltaMemError(f"{path}: no such file; the data set in this folder is not finished") from None
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict) or "statistics" not in manifest:
-        raise DeltaMemError(f"{path}: not the manifest of a data set that python -m synth wrote")
-    return manifest
 
 
 def read_unfinished(out: Path) -> Iterator[Person]:

@@ -329,24 +329,6 @@ def tables(findings: Findings) -> list[Table]:
     return found
 
 
-def read_findings(out: Path) -> Findings | None:
-    """What was found in a data set; None where nobody has looked.
-
-    Raises:
-        DeltaMemError: If the file is not what `write_findings` wrote.
-    """
-    path = out / PROBE_FILE
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not {"labels", "texts", "cues", "policies"} <= found.keys():
-        raise DeltaMemError(f"{path}: not what python -m synth probe wrote; run it again to renew it")
-    return found
-
-
 def write_findings(out: Path, findings: Findings) -> None:
     """Write ``probe.json``."""
     with atomic_writer(out / PROBE_FILE) as file:
@@ -356,7 +338,7 @@ def write_findings(out: Path, findings: Findings) -> None:
 def probe(out: Path, *, embedder: str | None, options: RewardOptions, as_json: bool, console: Console) -> Findings:
     """Probe a finished data set, and show what is found.
 
-    Writes ``probe.json``, for the report.
+    Writes ``probe.json``.
 
     Args:
         out: The data set's folder; it needs only ``sessions.jsonl``. With ``people.jsonl`` the turns are those of the plan.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,16 +18,6 @@ def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
     """An empty store of a language model's answers."""
     with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
         yield opened
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """The report of a data set is no page, but what one would be drawn from; charts take a second each time."""
-
-    def render(manifest, person, findings):
-        return json.dumps([manifest, findings]) + ("" if person is None else person.model_dump_json())
-
-    monkeypatch.setattr("synth.output.dataset.render", render)
 
 
 @pytest.fixture

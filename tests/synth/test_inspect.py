@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import JsonLinesStore
-from synth.output.inspect import inspect
+from synth.output.inspect import inspect, life, shown_person
 
 
 def shown(out: Path, person_id: str | None = None, session: int | None = None, **options: bool) -> str:
@@ -59,7 +59,6 @@ def test_rejections_are_shown_with_their_reasons(out):
     assert "rejected: fixed (fixed.identity) name must stay 'A', but is 'B'" in words(shown(out, "p000001"))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(out, tmp_path):
     assert shown(out) == shown(out, "p000000")
     write(tmp_path, [rejected_person(1), person(2, lost=(0,)), person(3)])
@@ -111,10 +110,29 @@ def test_nothing_written_yet_is_said(tmp_path):
         shown(tmp_path, "p000000")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_no_text_can_steer_the_terminal_or_is_taken_for_markup(tmp_path):
     write(tmp_path, [person(0, text="\x1b[2J[bold red]loud[/] \x07"), person(3, "heldout")])
     text = shown(tmp_path, "p000000") + shown(tmp_path, "p000000", 1)
     assert "\x1b" not in text and "\x07" not in text
     assert r"\x1b[2J[bold red]loud[/] " in text
     assert "\x1b[" in shown(tmp_path, "p000000", force_terminal=True)
+
+
+def test_the_person_shown_is_a_whole_one_where_there_is_one():
+    whole, torn, gone = person(0), person(2, lost=(1,)), rejected_person(1)
+    assert shown_person([gone, torn, whole]) == whole
+    assert shown_person([gone, torn]) == torn
+    assert shown_person([gone]) == gone
+    assert shown_person([]) is None
+
+
+def test_a_life_follows_each_memory_through_the_sessions():
+    seen = life(some_people()[2])
+    assert [[session for session, _ in texts] for texts in seen.versions.values()] == [[None, 1], [None], [0, 2], [2]]
+    assert list(seen.versions) == ["m1", "m2", "m3", "m4"]
+    assert [[fact.memory_id for fact in view.facts] for view in seen.sessions] == [["m3"], ["m1", "m2"], ["m3", "m4"]]
+    assert [view.memories for view in seen.sessions] == [3, 3, 4]
+    lost, later = seen.sessions[1], seen.sessions[2]
+    assert {said for fact in lost.facts for _, said in fact.keywords} == {None}
+    assert {said for fact in later.facts for _, said in fact.keywords} == {True}
+    assert [item.unit for item in lost.rejections] == ["dialogue"]

@@ -15,8 +15,6 @@ from deltamem.sessions import read_sessions
 from synth.config import Shard
 from synth.pipeline import generate, merge
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 def run(out, shard, *overrides):
     # Not as an override, since Hydra would compose a configuration for every shard.

@@ -17,8 +17,6 @@ from deltamem.sessions import read_sessions
 from synth.pipeline import code_hash, generate, is_finished, read_run, work_folder
 from synth.records import Person
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 @pytest.fixture
 def asked(monkeypatch):
@@ -222,7 +220,7 @@ def test_changed_code_and_sentences_change_fingerprints_and_changed_commands_do_
     shutil.copytree(root, package, ignore=shutil.ignore_patterns("__pycache__"))
     assert code_hash(package) == code_hash()
     # Fingerprints have the whole persona in them.
-    same = ("__main__.py", "output/report.py", "progress.py", "personas.yaml")
+    same = ("__main__.py", "output/dataset.py", "progress.py", "personas.yaml")
     sentences = [str(path.relative_to(root)) for path in root.rglob("*.yaml") if path.name != "personas.yaml"]
     for name in (*same, *sentences, "validators/dialogue.py", "planning.py", "tasks.py", "person.py"):
         before = code_hash(package)

@@ -16,13 +16,13 @@ def test_four_people_from_nothing_to_parquet(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"written to {out}\n")
     names = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
-    assert set(files(out)) == names | {"README.md", "report.html", "probe.json"}
+    assert set(files(out)) == names | {"README.md", "probe.json"}
     sessions = list(read_sessions(out / "sessions.jsonl"))
     assert len(sessions) == 12 and len({item.session.person_id for item in sessions}) == 4
     assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
 
 
-def test_the_papers_shape_is_the_default(tmp_path, command, undrawn):
+def test_the_papers_shape_is_the_default(tmp_path, command):
     done = command("people=2", "sessions=4", f"out={tmp_path}")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(read_sessions(tmp_path / "sessions.jsonl"))) == 8
@@ -51,11 +51,10 @@ def test_the_papers_shape_is_the_default(tmp_path, command, undrawn):
             ["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1", "embedder=null"],
             "127.0.0.1:9",
         ),
-        (["estimat"], "unknown command 'estimat'; there are estimate, came, merge, inspect"),
+        (["estimat"], "unknown command 'estimat'; there are estimate, merge, inspect"),
         (["merge"], "Missing argument 'out'"),
         (["merge", "somewhere", "--quick"], "--quick"),
         (["inspect", "/nowhere"], "/nowhere"),
-        (["report", "/nowhere"], "/nowhere"),
         (["personas", "many"], "Invalid value for 'count'"),
         (["estimate", "peple=4"], "peple"),
     ],
@@ -91,13 +90,9 @@ def test_the_commands_on_a_finished_data_set(tmp_path, command):
     shown = command("inspect", str(tmp_path), "p000003")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "p000003" in shown.stdout
-    (tmp_path / "report.html").unlink()
-    done = command("report", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"written to {tmp_path / 'report.html'}\n")
-    assert (tmp_path / "report.html").is_file()
 
 
-def test_copied_passages_are_found(tmp_path, command, undrawn):
+def test_copied_passages_are_found(tmp_path, command):
     out, benchmark = tmp_path / "data", tmp_path / "benchmark.txt"
     assert generate(settings(out)) == 0
     benchmark.write_text("Purple zeppelins navigate treacherous Carpathian valleys carrying marzipan trombones.", "utf-8")
@@ -109,7 +104,7 @@ def test_copied_passages_are_found(tmp_path, command, undrawn):
     assert done.returncode == 1 and "people with an overlap: " in done.stdout
 
 
-def test_personas_are_written_and_read_back(tmp_path, command, undrawn):
+def test_personas_are_written_and_read_back(tmp_path, command):
     seeds = tmp_path / "seeds.jsonl"
     done = command("personas", "9", "--out", str(seeds))
     assert (done.returncode, done.stdout) == (0, f"written to {seeds}\n")

@@ -176,9 +176,8 @@ def test_the_command_rejects_everybody_says_so_and_asks_nothing_again(url, tmp_p
     assert {name: count for name, count in manifest["counts"].items() if count} == {"rejected/people": 3}
     usage = [item["usage"]["fixed"] for item in lines(out / "people.jsonl")]
     assert all(item["attempts"] == 2 and item["prompt_tokens"] > 4_000 and item["completion_tokens"] for item in usage)
-    card, report = ((out / name).read_text("utf-8") for name in ("README.md", "report.html"))
+    card = (out / "README.md").read_text("utf-8")
     assert "3 units of work took 6 answers; 3 units were rejected." in card
-    assert "There is no session that kept all rules." in report
 
     first = files(out)
     again = synth(*arguments)
