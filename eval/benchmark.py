@@ -7,7 +7,8 @@ A new benchmark is a package with ``data`` (its configuration and files), ``scor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,11 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from rich.table import Table
 
 from deltamem.config import CONFIGS
+from deltamem.embedding import Embedder
+from deltamem.llm import LLM, ResponseCache
+from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
-from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord
-from eval.systems.base import DialogueSession, Passage, StoreKey, System
+from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord
+from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
 from papers.stitch.labeller import GoldStep
 from papers.stitch.records import IntentFilter
@@ -105,7 +109,28 @@ class Report:
     judged_by: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     problems: Sequence[str] = ()  # What was wrong with the data, one sentence each
     order: Sequence[str] = ()  # Categories in the order of the benchmark
+    warnings: Sequence[str] = ()  # What a reader must know besides, one sentence each
+    costs: Mapping[str, Cost] = field(default_factory=dict)  # Of further parts that models played, or in place of the usual
     more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark
+
+
+Asker = Callable[[QuestionRecord, Memory], Awaitable[QuestionRecord]]
+"""Asks a question of a store that holds all sessions before it, and returns its record with the answers.
+
+What goes wrong in a question belongs into its answers' `error`; what is raised ends the run.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskContext:
+    """What a benchmark has that asks its questions itself."""
+
+    answer: LLM | None  # The models of the run; None where none is named
+    judge: LLM | None
+    cache: ResponseCache | None  # For further models
+    embedder: Embedder
+    prompts: Mapping[str, Prompt]  # `Benchmark.prompts` by name, and that of the answering model as `answer`
+    made: str  # What new records are marked with
 
 
 def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -138,6 +163,10 @@ class Benchmark(ABC, Generic[Config]):
     search_state: ClassVar[SearchState]
     answer_prompt: ClassVar[str]
     answer_fields: ClassVar[tuple[str, ...]] = ("context", "question")
+    prompts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Further prompts, as `eval.answer.load_prompt` finds them, with their fields."""
+    asks: ClassVar[bool] = False
+    """Whether questions are asked by `asking`, and not by one search and one answer."""
     uses_nltk: ClassVar[bool] = False
     """Whether `score` needs the data of NLTK."""
     tables: ClassVar[Sequence[Callable[[Mapping[str, Any]], Table | None]]] = ()
@@ -205,6 +234,18 @@ class Benchmark(ABC, Generic[Config]):
         finder = self.finder(question)
         ranks, shown = finder.ranks(pieces, passages), finder.words_shown(chain.from_iterable(pieces), passages)
         return question.model_copy(update={"ranks": ranks, "gold_words_shown": shown})
+
+    def asking(self, context: AskContext) -> AbstractAsyncContextManager[Asker]:
+        """What asks the questions of a benchmark that `asks`, as long as the context is open; only entered if some are left.
+
+        Raises:
+            DeltaMemError: If something that it needs is missing, before anything is asked.
+        """
+        raise NotImplementedError
+
+    async def probes(self, context: AskContext) -> Sequence[Mapping[str, Any]]:
+        """How often judges are wrong that are not among `judges`, in the form of `eval.judge.measure`."""
+        return ()
 
     def options(self, question: QuestionRecord) -> tuple[str, ...]:
         """Of a multiple-choice question."""

@@ -305,19 +305,25 @@ async def connect(policy: EndpointPolicy, manager: ManagerModel) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a run: of the answering model, None if no model answers, and of each judge by its name."""
+    """The prompts of a run: of the answering model, None if no model answers, of each judge, and further ones, by name."""
 
     answer: Prompt | None
     judges: Mapping[str, Prompt]
+    further: Mapping[str, Prompt] = field(default_factory=dict)
 
     @property
     def hashes(self) -> dict[str, str]:
         """sha256 by name of the prompt."""
-        return {prompt.name: prompt.sha256 for prompt in (self.answer, *self.judges.values()) if prompt is not None}
+        every = (self.answer, *self.judges.values(), *self.further.values())
+        return {prompt.name: prompt.sha256 for prompt in every if prompt is not None}
 
 
 def load_prompts(
-    config: BenchmarkConfig, answer_prompt: str, answer_fields: Collection[str], judges: Mapping[str, JudgeSpec]
+    config: BenchmarkConfig,
+    answer_prompt: str,
+    answer_fields: Collection[str],
+    judges: Mapping[str, JudgeSpec],
+    further: Mapping[str, Collection[str]] = {},
 ) -> Prompts:
     """Load what a run will need, before anything expensive happens; the arguments are what the benchmark supplies.
 
@@ -328,7 +334,8 @@ def load_prompts(
     if config.answer.answerer == "llm":
         answer = load_prompt(config.answer.prompt or answer_prompt, answer_fields)
     specs = judges if config.judged else {}
-    return Prompts(answer, {name: load_prompt(spec.prompt, spec.fields) for name, spec in specs.items()})
+    named = {name: load_prompt(spec.prompt, spec.fields) for name, spec in specs.items()}
+    return Prompts(answer, named, {name: load_prompt(name, fields) for name, fields in further.items()})
 
 
 def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, prompt: Prompt | None) -> Answerer | None:

@@ -121,6 +121,7 @@ class AnswerRecord(StrictModel):
     silent: bool = False
     cut: bool = False  # Whether the model was stopped by the limit of tokens, in its thinking or in the answer
     cost: Cost = Cost()  # Of the answer, without the judges
+    details: dict[str, Any] = Field(default={})  # What else a benchmark notes that asks its questions itself
     made: str = ""
 
     def without_cost(self) -> Self:

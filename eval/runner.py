@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rich.console import Console
 
 from deltamem.config import run_hydra, validated
+from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
-from eval.benchmark import Benchmark, Config, Report, Results, Step, Timeline
+from eval.benchmark import AskContext, Asker, Benchmark, Config, Report, Results, Step, Timeline
 from eval.compare.page import write_report
 from eval.compare.runs import load_runs
 from eval.estimate import estimate, estimate_table
@@ -155,7 +156,7 @@ def evaluate(
     specs = benchmark.judges(config) if config.judged else {}
     if parts.judges is not None and (missing := sorted(specs.keys() - parts.judges.keys())):
         raise DeltaMemError(f"{benchmark.name} needs judges that are not among the given ones: {', '.join(missing)}")
-    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, specs)
+    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, specs, benchmark.prompts)
     loaded = benchmark(config)
     return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))
 
@@ -170,7 +171,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
     intents = benchmark.intents() if config.system == "stitch" and config.labelled_by == "oracle" else None
-    async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
+    async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models, AsyncExitStack() as stack:
         named: dict[str, Any] = {"evidence": evidence, "intents": intents, "vocabulary": benchmark.vocabulary()}
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
@@ -185,12 +186,15 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         with open_files(config.out, points=benchmark.points is not None) as files:
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
             run = Run(
-                benchmark, system, timelines, files, answerer, judges, progress, models, prompts, makings, taken, started
+                *(benchmark, system, timelines, files, answerer, judges, progress, models, embedder, prompts, makings),
+                *(taken, started),
             )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
             needed = run.models_needed()
             await makings.go_on(config, models, needed)
+            if benchmark.asks and run.unfinished():
+                run.asker = await stack.enter_async_context(benchmark.asking(run.context))
             makings.write()  # not before, so that the command can be corrected
             if needed is not None:  # so that a run that is killed is never taken for a finished one
                 run.write_partial()
@@ -236,10 +240,12 @@ class Run:
     judges: Mapping[str, Judge]
     progress: ProgressBars
     models: Models
+    embedder: Embedder
     prompts: Prompts
     makings: Makings
     taken: TakenAnswers | None
     started: float  # By `time.perf_counter`
+    asker: Asker | None = None  # Of a benchmark that asks its questions itself
 
     def __post_init__(self) -> None:
         self.config = config = self.benchmark.config
@@ -259,6 +265,15 @@ class Run:
         of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.makings.made
         return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of)
 
+    @property
+    def context(self) -> AskContext:
+        """For a benchmark that asks its questions itself."""
+        named = {prompt.name: prompt for prompt in self.prompts.further.values()}
+        if self.prompts.answer is not None:
+            named["answer"] = self.prompts.answer
+        models = self.models
+        return AskContext(models.answer, models.judge, models.cache, self.embedder, named, self.makings.made)
+
     async def measured_summary(self) -> dict[str, Any]:
         """The summary of a finished run, once the judges are calibrated."""
         seconds = {"run": time.perf_counter() - self.started}
@@ -267,6 +282,7 @@ class Run:
         if self.config.judge.probes:
             calibrated = [judge for name, judge in self.judges.items() if name in specs and specs[name].calibrated]
             probes = [await measure(judge, load_calibration()) for judge in calibrated]
+            probes += await self.benchmark.probes(self.context)
             if self.grader is not None and self.judges:
                 questions = self.results().questions
                 swapped = await measure_swapped(self.judges, questions, self.benchmark.judge_fields, self.config.seed)
@@ -458,6 +474,9 @@ class Run:
     ) -> None:
         record = self.benchmark.prepare(record)
         record = record.model_copy(update={"notes": record.notes + notes})
+        if self.asker is not None:
+            self.files.questions.add(await self.asker(record, memories[0]))
+            return
         k, config, ranked = self.benchmark.k, self.config, self.system.ranked
         depth = max(k, config.budget_k) if config.budgets else k
         found, seconds, error = await self._search(memories, record.question, depth)
@@ -615,6 +634,9 @@ class Run:
         return self.checks.is_searched(point) and not (kept and kept.searched)
 
     def _found(self, key: str) -> QuestionRecord | None:
+        if self.benchmark.asks:  # then nothing is searched for on its own
+            record = self.files.questions.get(key)
+            return record if record is not None and record.complete else None
         record = self.files.retrieved.get(key)
         return None if record is None or record.error is not None else record
 

@@ -259,7 +259,7 @@ def build_summary(
         "headline": headline(report, questions, total=pooled, context_tokens=context, probes=probes, withheld=withheld),
         "scores": report.scores,
         "withheld": withheld,
-        "warnings": [*run_warnings(config, report, questions, system_facts), *warnings],
+        "warnings": [*run_warnings(config, report, questions, system_facts), *report.warnings, *warnings],
         "partial": partial,
         "budgets": [
             {
@@ -276,7 +276,8 @@ def build_summary(
             "answer": _total(answer.cost for answer in answers),
             "budgets": _total(cost for answer in at_budgets for cost in answer.costs),
             "judge": _total(verdict.cost for verdict in judged),
-        },
+        }
+        | {part: _total([cost]) for part, cost in report.costs.items()},
         "this_run": usage,
         "latency": {
             "ingest": _spread(_asked(record.cost for record in priced)),
@@ -428,7 +429,8 @@ def _failures(
 
 def cost_line(summary: Mapping[str, Any]) -> str:
     """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
-    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge", "budgets")}
+    named = dict.fromkeys(("ingest", "answer", "judge", "budgets", *summary["cost"]))
+    stages = {stage: [summary["cost"][stage]] for stage in named if stage != "search"}
     stages["probes"] = [probe["cost"] for probe in (*summary["probes"], *summary["swapped"])]
     parts = []
     for stage, costs in stages.items():
