@@ -171,7 +171,8 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
     intents = benchmark.intents() if config.system == "stitch" and config.labelled_by == "oracle" else None
-    async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models, AsyncExitStack() as stack:
+    without = parts.names | ({"answer"} if taken is not None else set())
+    async with open_models(config, without) as models, AsyncExitStack() as stack:
         named: dict[str, Any] = {"evidence": evidence, "intents": intents, "vocabulary": benchmark.vocabulary()}
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
