@@ -22,7 +22,8 @@ from eval.records import QuestionRecord
 from eval.summary import drawn_over
 from eval.systems.base import Passage, StoreKey, System
 from papers.stitch.came import scores
-from papers.stitch.came.data import BATCH_TURNS, SPEAKERS, TYPES, CameConfig, read_data
+from papers.stitch.came.data import BATCH_TURNS, SPEAKERS, CameConfig, dialogue, read_data
+from papers.stitch.came.records import TYPES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -70,7 +71,7 @@ class Came(Benchmark[CameConfig]):
             ids = [f"{name}.{user}" for user in users] if system.per_speaker else [name]
             asked = tuple(one for one in self.data.asked if one.group == name and one.key in keys)
             stores = tuple(StoreKey(id, user, BATCH_TURNS) for id, user in zip(ids, users, strict=True))
-            sessions = tuple(trajectory.dialogue(user) for user in users)
+            sessions = tuple(dialogue(trajectory, user) for user in users)
             if asked:
                 made.append(Timeline(stores, (Step(sessions, asked),)))
         return made
@@ -94,7 +95,7 @@ class Came(Benchmark[CameConfig]):
     def _find_in(self, name: str) -> EvidenceFinder:
         trajectory = self.data.trajectories[name]
         speakers = SPEAKERS[trajectory.domain]
-        return EvidenceFinder.of(trajectory.dialogue(speakers[0]), speakers)
+        return EvidenceFinder.of(dialogue(trajectory, speakers[0]), speakers)
 
     def recalled(self, question: QuestionRecord, passages: Sequence[Passage]) -> QuestionRecord:
         """By the sources that passages name, as many turns have nearly the same words; by words if none names any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from papers.stitch.came.data import Operation, Question
+from papers.stitch.came.records import CameQuestion, LogOperation
 
 CITED = ("propose", "attack", "defend", "background")
 
@@ -13,7 +13,7 @@ CITED = ("propose", "attack", "defend", "background")
 class LogReader:
     """What some operations, in the order of the log, come to. Shares no code with what made the questions."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[LogOperation]) -> None:
         """Replay them."""
         self._candidates: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._dropped: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
@@ -21,12 +21,12 @@ class LogReader:
         self._quoted: dict[tuple[str, str, str, str], str] = {}  # Goal, slot, entity, attribute
         self._cited: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # Goal and speaker: figure by source
         self._withdrawn: set[tuple[str, str, str]] = set()
-        self._attacks: defaultdict[str, list[Operation]] = defaultdict(list)
-        self._replies: dict[str, Operation] = {}  # By id of the attack
+        self._attacks: defaultdict[str, list[LogOperation]] = defaultdict(list)
+        self._replies: dict[str, LogOperation] = {}  # By id of the attack
         for done in operations:
             self._apply(done)
 
-    def _apply(self, done: Operation) -> None:
+    def _apply(self, done: LogOperation) -> None:
         place = done.goal, done.slot
         if done.slot and done.action == "propose":
             self._candidates[place] += done.entities
@@ -45,7 +45,7 @@ class LogReader:
             elif done.action == "defend":
                 self._replies[done.answers] = done
 
-    def answer(self, question: Question, ordinals: Iterable[str]) -> set[str]:
+    def answer(self, question: CameQuestion, ordinals: Iterable[str]) -> set[str]:
         """What the operations say to a question; `ordinals` are the words for first, second and so on."""
         asked = question.arguments
         goal = asked.get("case") or f"Day {asked['day']} itinerary"

@@ -18,8 +18,9 @@ from eval.summary import (
     retrieval_values,
     search_value,
 )
-from papers.stitch.came.data import TYPES, CameData, Question, World
+from papers.stitch.came.data import CameData
 from papers.stitch.came.reader import LogReader
+from papers.stitch.came.records import TYPES, CameQuestion, ClosedWorld
 
 F1, PRECISION, RECALL = "answer_f1", "answer_precision", "answer_recall"
 READER_F1 = "reader_f1"
@@ -53,7 +54,7 @@ def set_score(predicted: Collection[str], gold: Collection[str]) -> SetScore:
 class Resolver:
     """Finds what an answer names: entities of the world, by full name or first word, or values of one kind."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClosedWorld) -> None:
         self._by_stem = {entity.name.split()[0].casefold(): entity.name for entity in world.entities}
 
     def names(self, text: str) -> list[str]:
@@ -61,14 +62,14 @@ class Resolver:
         found = (self._by_stem.get(word.casefold()) for word in re.findall(r"[^\W\d_]+", text))
         return [name for name in found if name is not None]
 
-    def answers(self, question: Question, text: str) -> set[str]:
+    def answers(self, question: CameQuestion, text: str) -> set[str]:
         """The set that an answer comes to. What the question itself names does not count."""
         if question.kind in _VALUES:
             return set(_VALUES[question.kind].findall(text))
         return set(self.names(text)) - ({question.arguments["entity"]} if "entity" in question.arguments else set())
 
 
-def _options(question: Question, world: World) -> list[str]:
+def _options(question: CameQuestion, world: ClosedWorld) -> list[str]:
     kinds = {"place": ("accommodation", "restaurant", "attraction")}.get(question.kind, (question.kind,))
     return [entity.name for entity in world.entities if entity.kind in kinds]
 
@@ -119,7 +120,7 @@ def run_scores(
         if turns is None:
             return None
         question = data.questions[record.key]
-        said, known = data.logs[question.trajectory].said, set(turns)
+        said, known = data.logs[question.trajectory].operation_of, set(turns)
         reader = LogReader(done for turn, done in said.items() if turn in known)
         return set_score(reader.answer(question, ORDINALS), question.answers).f1
 

@@ -2,44 +2,29 @@
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from locomo_cases import WordEmbedder
 from rich.console import Console
-from scripted_server import Reply, completion, is_check, serve
+from writer_cases import written
 
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
 from eval.runner import evaluate
 from papers.stitch.came.__main__ import Came
-from papers.stitch.came.data import CameConfig, Entity, Question, World, read_data
+from papers.stitch.came.data import CameConfig, read_data
 from papers.stitch.came.diagnostics import METRICS, diagnose, label_diagnostics
 from papers.stitch.came.reader import LogReader
+from papers.stitch.came.records import CameQuestion, ClosedWorld, WorldEntity
 from papers.stitch.came.scores import ORDINALS, Resolver, lazy_policies, set_score
 from papers.stitch.records import Intent, IntentFilter
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def written(out: Path, *overrides: str) -> Path:
-    """A data set, made as its users make it: nothing here imports its maker."""
-    command = [sys.executable, "-m", "synth", "came", f"out={out}", *overrides]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return out
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("came") / "S")
 
 
 def config(data: Path, out: Path, *overrides: str) -> CameConfig:
     given = [f"data={data}", f"out={out}", "cache=null", "resamples=20", *overrides]
-    return validated(composed("came", given), CameConfig)
+    return validated(composed("came", given, Came.config_dir), CameConfig)
 
 
 def summary_of(data: Path, out: Path, *overrides: str) -> dict[str, Any]:
@@ -50,34 +35,28 @@ def overall(summary: dict[str, Any], metric: str) -> float:
     return summary["scores"][metric]["all"]["estimate"]
 
 
-def test_a_system_that_keeps_no_data_of_users_may_keep_the_names_of_the_worlds(data: Path, tmp_path: Path) -> None:
-    def reviewer(body: dict[str, Any]) -> Reply:
-        return completion("Hello." if is_check(body) else "Nothing that can be read.")
-
-    with serve(reviewer) as server:
-        model = [f"base_url={server.url}", "manager.model=tiny", "attempts=1"]
-        summary = summary_of(data, tmp_path, "system=episodic", *model)
-    names = {entity.name for world in read_data(config(data, tmp_path)).worlds.values() for entity in world.entities}
-    assert summary["system_facts"]["vocabulary"] == len(names) > 0 and summary["failures"]["count"] == 0
+def test_the_names_of_the_worlds_are_the_vocabulary(came_data: Path, tmp_path: Path) -> None:
+    names = {entity.name for world in read_data(config(came_data, tmp_path)).worlds.values() for entity in world.entities}
+    assert set(Came(config(came_data, tmp_path)).vocabulary()) == names
 
 
-@pytest.mark.parametrize("size", ["S", "M", pytest.param("L", marks=pytest.mark.slow)])
-def test_a_reader_with_the_log_answers_every_question(data: Path, size: str, tmp_path: Path) -> None:
-    read = read_data(config(data if size == "S" else written(tmp_path / "data", f"size={size}"), tmp_path))
+@pytest.mark.parametrize("size", ["S", *(pytest.param(size, marks=pytest.mark.slow) for size in "ML")])
+def test_a_reader_with_the_log_answers_every_question(came_data: Path, size: str, tmp_path: Path) -> None:
+    read = read_data(config(came_data if size == "S" else written(tmp_path / "data", size=size), tmp_path))
     readers = {name: LogReader(log.operations) for name, log in read.logs.items()}
     for question in read.questions.values():
         assert readers[question.trajectory].answer(question, ORDINALS) == set(question.answers), question.id
     assert len(read.questions) == {"S": 144, "M": 168, "L": 61}[size]
 
 
-def test_the_evidence_is_enough_and_no_turn_of_it_is_idle(data: Path, tmp_path: Path) -> None:
+def test_the_evidence_is_enough_and_no_turn_of_it_is_idle(came_data: Path, tmp_path: Path) -> None:
     """Some turn of it is always needed for the answer; bookings that were revised are needed to know that they were."""
-    read = read_data(config(data, tmp_path))
+    read = read_data(config(came_data, tmp_path))
     needed = 0
     for question in read.questions.values():
-        said = read.logs[question.trajectory].said
+        said = read.logs[question.trajectory].operation_of
 
-        def answer(turns: set[str], question: Question = question, said: Any = said) -> set[str]:
+        def answer(turns: set[str], question: CameQuestion = question, said: Any = said) -> set[str]:
             return LogReader(done for turn, done in said.items() if turn in turns).answer(question, ORDINALS)
 
         assert answer(set(question.evidence)) == set(question.answers)
@@ -85,22 +64,22 @@ def test_the_evidence_is_enough_and_no_turn_of_it_is_idle(data: Path, tmp_path: 
     assert needed == len(read.questions)
 
 
-def test_gold_evidence_and_gold_intents_find_everything(data: Path, tmp_path: Path, monkeypatch) -> None:
+def test_gold_evidence_and_gold_intents_find_everything(came_data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
-    oracle = summary_of(data, tmp_path / "oracle", "system=oracle")
+    oracle = summary_of(came_data, tmp_path / "oracle", "system=oracle")
     assert overall(oracle, "reader_f1") == 1.0
-    stitch = summary_of(data, tmp_path / "stitch", "system=stitch", "labeller=oracle")
+    stitch = summary_of(came_data, tmp_path / "stitch", "system=stitch", "labeller=oracle")
     assert overall(stitch, "recall@40") == overall(stitch, "reader_f1") == 1.0
-    blind = summary_of(data, tmp_path / "blind", "system=stitch", "labeller=oracle", "without=[scope]")
+    blind = summary_of(came_data, tmp_path / "blind", "system=stitch", "labeller=oracle", "without=[scope]")
     assert overall(blind, "recall@40") < 0.9
-    plain = summary_of(data, tmp_path / "plain", "system=naive_rag")
+    plain = summary_of(came_data, tmp_path / "plain", "system=naive_rag")
     assert overall(plain, "recall@40") < overall(stitch, "recall@40") - 0.2
 
 
-def test_gold_intents_are_read_by_the_oracle_alone(data: Path, tmp_path: Path) -> None:
+def test_gold_intents_are_read_by_the_oracle_alone(came_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    for path in data.iterdir():
+    for path in came_data.iterdir():
         if path.name != "intents.jsonl":
             (folder / path.name).write_bytes(path.read_bytes())
     assert summary_of(folder, tmp_path / "full", "system=full_context")["failures"]["count"] == 0
@@ -108,13 +87,13 @@ def test_gold_intents_are_read_by_the_oracle_alone(data: Path, tmp_path: Path) -
         summary_of(folder, tmp_path / "stitch", "system=stitch", "labeller=oracle")
 
 
-def test_lazy_policies_get_little(data: Path, tmp_path: Path) -> None:
-    scores = lazy_policies(read_data(config(data, tmp_path)))
+def test_lazy_policies_get_little(came_data: Path, tmp_path: Path) -> None:
+    scores = lazy_policies(read_data(config(came_data, tmp_path)))
     assert 0 < scores["most_frequent"] < scores["everything"] < 0.25
 
 
-def question(kind: str, **arguments: str) -> Question:
-    return Question(
+def question(kind: str, **arguments: str) -> CameQuestion:
+    return CameQuestion(
         id="q",
         trajectory="t",
         type="recall",
@@ -125,6 +104,11 @@ def question(kind: str, **arguments: str) -> Question:
         answers=("x",),
         evidence=(),
     )
+
+
+def world_of(*entities: tuple[str, str]) -> ClosedWorld:
+    named = tuple(WorldEntity(name=name, kind=kind, details={}) for name, kind in entities)
+    return ClosedWorld(id="w", domain="travel", topic="Town", entities=named)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +125,12 @@ def question(kind: str, **arguments: str) -> Question:
     ],
 )
 def test_answers_are_resolved(kind: str, text: str, named: set[str]) -> None:
-    entities = (("Brelo Grill", "restaurant"), ("Krait Lodge", "accommodation"), ("Dunow (1999)", "source"))
-    world = World(id="w", entities=tuple(Entity(name=name, kind=of) for name, of in entities))
+    world = world_of(("Brelo Grill", "restaurant"), ("Krait Lodge", "accommodation"), ("Dunow (1999)", "source"))
     assert Resolver(world).answers(question(kind), text) == named
 
 
 def test_what_the_question_names_is_no_answer() -> None:
-    world = World(id="w", entities=(Entity(name="Dunow (1999)", kind="source"), Entity(name="Brelo (2001)", kind="source")))
+    world = world_of(("Dunow (1999)", "source"), ("Brelo (2001)", "source"))
     asked = question("source", entity="Dunow (1999)")
     assert Resolver(world).answers(asked, "Brelo (2001) answers Dunow (1999)") == {"Brelo (2001)"}
 
@@ -188,10 +171,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_a_broken_data_set_is_one_sentence(data: Path, tmp_path: Path, broken) -> None:
+def test_a_broken_data_set_is_one_sentence(came_data: Path, tmp_path: Path, broken) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    for path in data.iterdir():
+    for path in came_data.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     broken(folder)
     with pytest.raises(DeltaMemError, match=BROKEN[broken]) as raised:
@@ -199,11 +182,11 @@ def test_a_broken_data_set_is_one_sentence(data: Path, tmp_path: Path, broken) -
     assert "\n" not in str(raised.value)
 
 
-def test_the_command_needs_data(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "papers.stitch.came", f"out={tmp_path / 'out'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.strip() == "error: data=DIR is needed: a folder that python -m papers.stitch.writer has written"
+def test_data_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        DeltaMemError, match=r"data=DIR is needed: a folder that python -m papers\.stitch\.writer has written"
+    ):
+        read_data(validated(composed("came", [f"out={tmp_path}"], Came.config_dir), CameConfig))
 
 
 def test_label_diagnostics_by_hand() -> None:
@@ -223,16 +206,16 @@ def test_label_diagnostics_by_hand() -> None:
     assert none == dict.fromkeys(METRICS, 0.0) | {"Q_ZERO": 1.0}
 
 
-def test_diagnostics_of_a_run(data: Path, tmp_path: Path, monkeypatch) -> None:
+def test_diagnostics_of_a_run(came_data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
     chosen = ["system=stitch", "labeller=oracle", "limit=12"]
-    summary_of(data, tmp_path / "out", *chosen)
-    settings = config(data, tmp_path / "out", "answer.kind=none", *chosen)
+    summary_of(came_data, tmp_path / "out", *chosen)
+    settings = config(came_data, tmp_path / "out", "answer.kind=none", *chosen)
     found = diagnose(settings, read_data(settings), WordEmbedder())
     assert found.keys() == {"travel", "debate"}
     for values in found.values():
         assert values["Q_GT@MAX"] == values["ERR"] == "100.0 ± 0.0"
         assert values["Q_ZERO"] == "0.0 ± 0.0"
-    summary_of(data, tmp_path / "said", *chosen, "without=[coreference]")
-    settings = config(data, tmp_path / "said", "answer.kind=none", *chosen, "without=[coreference]")
+    summary_of(came_data, tmp_path / "said", *chosen, "without=[coreference]")
+    settings = config(came_data, tmp_path / "said", "answer.kind=none", *chosen, "without=[coreference]")
     assert all(values["ERR"] == "0.0 ± 0.0" for values in diagnose(settings, read_data(settings), WordEmbedder()).values())

@@ -2,13 +2,17 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from scripted_server import completion, failure, serve
+from writer_cases import OFFLINE, written
 
 from deltamem.errors import DeltaMemError
+from papers.stitch.came.records import LogOperation, LogTurn, Storyboard
 from papers.stitch.writer.checker import check
 from papers.stitch.writer.command import (
     DOMAINS,
@@ -21,11 +25,6 @@ from papers.stitch.writer.command import (
     tokens_of,
     write,
 )
-from papers.stitch.writer.records import Operation, Storyboard, Turn
-
-MODEL = {"base_url": None, "model": None, "api_key_env": "OPENAI_API_KEY", "timeout": 5.0, "max_retries": 0, "slots": 8}
-MODEL |= {"temperature": 1.0, "max_tokens": 64, "attempts": 2}
-OFFLINE = {"writer": "templates", "llm": MODEL}
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +32,17 @@ def small() -> dict[str, Instance]:
     return {domain: make_instance("S", domain, 0, 1, 100) for domain in DOMAINS}
 
 
-def made(out: Path, seed: int) -> Path:
-    write(CameConfig(size="S", domain="both", seed=seed, out=out, entities=100, **OFFLINE))
-    return out
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of seed 1."""
-    return made(tmp_path_factory.mktemp("came") / "S", 1)
-
-
-def test_the_same_seed_gives_the_same_bytes(data: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(came_data: Path, tmp_path: Path) -> None:
     def files(folder: Path) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    first = files(data)
-    assert files(made(tmp_path / "two", 1)) == first
-    assert files(made(tmp_path / "three", 2))["trajectories.jsonl"] != first["trajectories.jsonl"]
+    first = files(came_data)
+    assert files(written(tmp_path / "two")) == first
+    assert files(written(tmp_path / "three", seed=2))["trajectories.jsonl"] != first["trajectories.jsonl"]
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@pytest.mark.parametrize("size", ["S", "M", "L"])
+@pytest.mark.parametrize("size", ["S", *(pytest.param(size, marks=pytest.mark.slow) for size in "ML")])
 def test_sizes_and_questions_are_those_of_the_paper(size, domain) -> None:
     made = make_instance(size, domain, 0, 1, 100)
     assert abs(tokens_of(made.trajectory) - TOKENS[size]) <= 0.05 * TOKENS[size]
@@ -69,12 +57,12 @@ def test_there_are_as_many_trajectories_and_questions_as_in_table_2() -> None:
     assert {size: 2 * count for size, count in TRAJECTORIES.items()} == {"S": 6, "M": 6, "L": 2}
 
 
-def test_names_of_one_world_are_in_no_other(data: Path) -> None:
-    worlds = [json.loads(line) for line in (data / "worlds.jsonl").read_text().splitlines()]
+def test_names_of_one_world_are_in_no_other(came_data: Path) -> None:
+    worlds = [json.loads(line) for line in (came_data / "worlds.jsonl").read_text().splitlines()]
     assert len(worlds) == 4  # the trips share one
     stems = {world["id"]: {entity["name"].split()[0] for entity in world["entities"]} for world in worlds}
     assert all(len(stems[world["id"]]) == len(world["entities"]) for world in worlds)
-    for line in (data / "trajectories.jsonl").read_text().splitlines():
+    for line in (came_data / "trajectories.jsonl").read_text().splitlines():
         words = set(re.findall(r"\w+", line))
         own = json.loads(line)["world"]
         assert words & stems[own]
@@ -95,7 +83,7 @@ def test_what_is_read_holds_neither_labels_nor_names_that_were_replaced(small) -
     assert len(late) >= 10  # answers that are given long after
 
 
-def planted(board: Storyboard, change: Callable[[list[Operation], list[Turn]], None]) -> Storyboard:
+def planted(board: Storyboard, change: Callable[[list[LogOperation], list[LogTurn]], None]) -> Storyboard:
     operations, turns = list(board.operations), list(board.turns)
     change(operations, turns)
     return board.model_copy(update={"operations": tuple(operations), "turns": tuple(turns)})
@@ -232,24 +220,29 @@ def test_the_checker_notices_what_is_wrong_with_a_debate(small, change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "said"), [("travel", "it has 5 accommodations, and 6 are needed"), ("debate", "it has 2 sources")]
+    ("domain", "problem"), [("travel", "it has 5 accommodations, and 6 are needed"), ("debate", "it has 2 sources")]
 )
-def test_a_world_that_is_too_small_is_one_sentence(command, tmp_path: Path, domain, said) -> None:
-    done = command("came", "size=S", f"domain={domain}", "entities=5", f"out={tmp_path / 'data'}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "is too small for its storyboard: " in done.stderr and said in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_world_that_is_too_small_is_one_sentence(tmp_path: Path, domain: str, problem: str) -> None:
+    settings = CameConfig(size="S", domain=domain, seed=1, out=tmp_path / "data", **OFFLINE | {"entities": 5})
+    with pytest.raises(DeltaMemError, match=f"is too small for its storyboard: {problem}"):
+        write(settings)
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_with_another_data_set_is_left_alone(command, tmp_path: Path) -> None:
-    line = "came", "size=S", "domain=travel", f"out={tmp_path}"
-    assert command(*line).returncode == 0
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    done = command(*line, "seed=2")
-    assert done.returncode == 2
-    assert "holds another data set" in done.stderr
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+def test_a_folder_with_another_data_set_is_left_alone(came_data: Path) -> None:
+    before = {path.name: path.read_bytes() for path in came_data.iterdir()}
+    with pytest.raises(DeltaMemError, match="holds another data set"):
+        written(came_data, seed=2)
+    assert {path.name: path.read_bytes() for path in came_data.iterdir()} == before
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "papers.stitch.writer", "size=S", "domain=debate", f"out={tmp_path / 'data'}"]
+    done = subprocess.run([*command, "writer=llm"], capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / "data").exists()
+    assert done.stderr == "error: writer=llm needs llm.base_url=<url> and llm.model=<name>\n"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(f"written to {tmp_path / 'data'}\n") and (tmp_path / "data" / "manifest.json").is_file()
 
 
 def writing(body) -> str:
@@ -270,13 +263,18 @@ def doubting(body) -> str:
     return "No." if writing(body) == "Yes." else writing(body)
 
 
+@pytest.fixture
+def one_trajectory(monkeypatch) -> None:
+    monkeypatch.setitem(TRAJECTORIES, "S", 1)
+
+
 def by_model(url: str, out: Path) -> CameConfig:
-    llm = MODEL | {"base_url": url, "model": "tiny"}
+    llm = OFFLINE["llm"] | {"base_url": url, "model": "tiny"}
     return CameConfig(size="S", domain="debate", seed=1, out=out, entities=100, writer="llm", llm=llm)
 
 
 @pytest.mark.parametrize(("model", "rewritten"), [(writing, True), (pricing, False), (doubting, False)])
-def test_a_model_writes_what_passes_the_checks(tmp_path: Path, model, rewritten: bool) -> None:
+def test_a_model_writes_what_passes_the_checks(one_trajectory, tmp_path: Path, model, rewritten: bool) -> None:
     with serve(lambda body: completion(model(body))) as server:
         manifest = write(by_model(server.url, tmp_path))
         asked = len(server.requests)
@@ -293,7 +291,7 @@ def test_a_model_writes_what_passes_the_checks(tmp_path: Path, model, rewritten:
     assert "$7" not in spoken
 
 
-def test_a_model_that_goes_away_loses_nothing_that_was_written(tmp_path: Path) -> None:
+def test_a_model_that_goes_away_loses_nothing_that_was_written(one_trajectory, tmp_path: Path) -> None:
     good, back = [], []
 
     def leaving(body):
@@ -311,10 +309,4 @@ def test_a_model_that_goes_away_loses_nothing_that_was_written(tmp_path: Path) -
     operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
     assert manifest["written"] == {"rewritten": operations, "kept": 0}
     # What was under way when the run ended may be asked again, and nothing else.
-    assert len(good) - len(set(good)) <= MODEL["slots"]
-
-
-def test_a_writer_needs_a_model(command, tmp_path: Path) -> None:
-    done = command("came", "writer=llm", f"out={tmp_path / 'data'}")
-    assert done.returncode == 2
-    assert "writer=llm needs llm.base_url=<url> and llm.model=<name>" in done.stderr
+    assert len(good) - len(set(good)) <= OFFLINE["llm"]["slots"]

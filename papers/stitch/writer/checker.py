@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 from deltamem.errors import DeltaMemError
-from papers.stitch.writer.records import Operation, Reference, Storyboard, Turn, World
+from papers.stitch.came.records import ClosedWorld, LogOperation, LogTurn, Storyboard, TurnReference
 from papers.stitch.writer.world import quote, sentences
 
 _VALUE = re.compile(r"\$\d+|\d\d:\d\d|\d+(?:\.\d+)?%")
@@ -20,7 +20,7 @@ _ROLES = {"indicate_date": "User", "inquire": "User", "compare": "User", "decide
 _VALUED = ("inform", "attack", "defend", "background")  # Besides the propositions of a debate
 
 
-def _misshapen(done: Operation, domain: str) -> str | None:
+def _misshapen(done: LogOperation, domain: str) -> str | None:
     """What of its own fields an operation of this kind cannot have."""
     side = done.goal.partition(" ")[0]
     other = {"Pro": "Con", "Con": "Pro"}.get(side, "")
@@ -43,23 +43,23 @@ def _misshapen(done: Operation, domain: str) -> str | None:
     return None
 
 
-def _subject(done: Operation) -> tuple[object, ...]:
+def _subject(done: LogOperation) -> tuple[object, ...]:
     return done.goal, done.slot, done.entities, done.attribute
 
 
 class _Replay:
     """What has happened so far."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClosedWorld) -> None:
         self.world = world
         self.names = {entity.name: entity for entity in world.entities}
-        self.done: dict[str, Operation] = {}
+        self.done: dict[str, LogOperation] = {}
         self.introduced: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # Of a goal and slot, in order
         self.acted: defaultdict[str, set[str]] = defaultdict(set)  # Actions by goal
         self.used: set[tuple[str, str, str]] = set()  # Goal, speaker, source
         self.ended = False
 
-    def wrong(self, done: Operation) -> str | None:
+    def wrong(self, done: LogOperation) -> str | None:
         """What is wrong with the next operation, in a few words."""
         if self.ended:
             return "follows the summary"
@@ -97,7 +97,7 @@ class _Replay:
                 return f"says {done.value}, which does not hold in the world"
         return None
 
-    def apply(self, done: Operation) -> None:
+    def apply(self, done: LogOperation) -> None:
         """Take an operation in."""
         self.done[done.id] = done
         self.acted[done.goal].add(done.action)
@@ -108,7 +108,7 @@ class _Replay:
                 self.introduced[done.goal, done.slot].append(done.entities[0])
 
 
-def check(world: World, board: Storyboard) -> None:
+def check(world: ClosedWorld, board: Storyboard) -> None:
     """Check operations and turns of a trajectory.
 
     The payload of every operation must be recoverable from its core turn, and nothing may be said that is not in it: the
@@ -119,7 +119,7 @@ def check(world: World, board: Storyboard) -> None:
         DeltaMemError: On the first thing that is wrong.
     """
     replay, place = _Replay(world), f"trajectory {board.trajectory}"
-    turns: defaultdict[str, list[Turn]] = defaultdict(list)
+    turns: defaultdict[str, list[LogTurn]] = defaultdict(list)
     for turn in board.turns:
         turns[turn.operation].append(turn)
     focus = ""
@@ -162,7 +162,7 @@ def names_goal(text: str, goal: str) -> bool:
     return re.search(rf"{re.escape(phrase)}(?!\d)", text, re.IGNORECASE) is not None
 
 
-def _unsaid(done: Operation, turn: Turn, replay: _Replay, focus: str, last: tuple[str, str, str] | None) -> str | None:
+def _unsaid(done: LogOperation, turn: LogTurn, replay: _Replay, focus: str, last: tuple[str, str, str] | None) -> str | None:
     """What of an operation cannot be recovered from its core turn."""
     text = turn.text
     resolved = turn.resolved or text
@@ -200,7 +200,7 @@ def _unsaid(done: Operation, turn: Turn, replay: _Replay, focus: str, last: tupl
 
 
 def _misleads(
-    reference: Reference, turn: Turn, done: Operation, replay: _Replay, last: tuple[str, str, str] | None
+    reference: TurnReference, turn: LogTurn, done: LogOperation, replay: _Replay, last: tuple[str, str, str] | None
 ) -> str | None:
     found = list(re.finditer(rf"\b{re.escape(reference.phrase)}\b", turn.text, re.IGNORECASE))
     if not found:

@@ -16,15 +16,24 @@ from deltamem.errors import DeltaMemError
 from deltamem.ingest import estimate_tokens
 from deltamem.llm import LLM, ResponseCache
 from deltamem.runs import atomic_writer, file_sha256
+from papers.stitch.came.records import (
+    FILES,
+    CameQuestion,
+    CameTrajectory,
+    ClosedWorld,
+    Domain,
+    GoldIntents,
+    LogOperation,
+    Size,
+    Storyboard,
+)
 from papers.stitch.writer.checker import check
 from papers.stitch.writer.llm_writer import Rewriter
 from papers.stitch.writer.questions import make_questions
 from papers.stitch.writer.realise import Core, gold_steps, say, say_cores, sittings
-from papers.stitch.writer.records import Domain, Intents, Operation, Question, Size, Storyboard, Trajectory, World
 from papers.stitch.writer.storyboard import SHAPES, plan_debate, plan_travel
 from papers.stitch.writer.world import build_world
 
-FILES = ("worlds", "trajectories", "questions", "storyboard", "intents")
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 TOKENS: dict[Size, int] = {"S": 23_000, "M": 137_000, "L": 408_000}
 """Context lengths of Table 2, here in tokens as `deltamem.ingest.estimate_tokens` counts the texts of the turns."""
@@ -67,14 +76,14 @@ class CameConfig(StrictModel):
 class Instance(BaseModel):
     """A trajectory with all that belongs to it."""
 
-    world: World
+    world: ClosedWorld
     board: Storyboard
-    trajectory: Trajectory
-    questions: list[Question]
-    intents: Intents
+    trajectory: CameTrajectory
+    questions: list[CameQuestion]
+    intents: GoldIntents
 
 
-Rewrite = Callable[[World, Sequence[Operation], Sequence[Core]], list[Core]]
+Rewrite = Callable[[ClosedWorld, Sequence[LogOperation], Sequence[Core]], list[Core]]
 """Says operations in other words."""
 
 
@@ -108,10 +117,10 @@ def make_instance(
     board = say(world, operations, cores, name, seed, TOKENS[size])
     check(world, board)
     questions = make_questions(board, domain, QUESTIONS[domain][size], seed)
-    trajectory = Trajectory(
+    trajectory = CameTrajectory(
         id=name, domain=domain, size=size, world=world.id, topic=world.topic, sessions=sittings(board.turns)
     )
-    intents = Intents(
+    intents = GoldIntents(
         trajectory=name,
         steps=gold_steps(board),
         queries={question.question: question.wanted for question in questions},
@@ -134,7 +143,7 @@ def rewriter_of(config: CameConfig) -> AbstractContextManager[Rewriter]:
     return Rewriter(llm, cache, config.llm.temperature, config.llm.max_tokens, config.llm.attempts, config.seed)
 
 
-def tokens_of(trajectory: Trajectory) -> int:
+def tokens_of(trajectory: CameTrajectory) -> int:
     """Estimated tokens of the texts of its turns."""
     return sum(estimate_tokens(turn.text) for session in trajectory.sessions for turn in session.turns)
 

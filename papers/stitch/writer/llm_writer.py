@@ -12,8 +12,8 @@ from typing import Self
 from deltamem.llm import LLM, ResponseCache
 from deltamem.prompts import load_prompt
 from deltamem.runs import run_tasks
+from papers.stitch.came.records import ClosedWorld, LogOperation, TurnReference
 from papers.stitch.writer.realise import Core
-from papers.stitch.writer.records import Operation, Reference, World
 
 CONTEXT = 4
 """Turns before an operation that the writer is shown."""
@@ -22,7 +22,7 @@ _MARKS = re.compile(r"\$\d+|\d\d:\d\d|\d+(?:\.\d+)?%|\bday \d+|\b(?:pro|con) cas
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
-def changed(text: str, core: Core, done: Operation, names: Sequence[str]) -> str | None:
+def changed(text: str, core: Core, done: LogOperation, names: Sequence[str]) -> str | None:
     """What of the payload a text has lost or added, in a sentence for the model; None if it is all there.
 
     Values, days, cases and entities must be those of the template's words; a reference must stand there as it is.
@@ -46,7 +46,7 @@ def changed(text: str, core: Core, done: Operation, names: Sequence[str]) -> str
     return f"It must not hold: {', '.join(sorted(found - wanted))}" if found - wanted else None
 
 
-def _found(reference: Reference, text: str) -> list[re.Match[str]]:
+def _found(reference: TurnReference, text: str) -> list[re.Match[str]]:
     return list(re.finditer(rf"\b{re.escape(reference.phrase)}\b", text, re.IGNORECASE))
 
 
@@ -67,7 +67,7 @@ class Rewriter:
     def __exit__(self, *exception: object) -> None:
         self._cache.close()
 
-    def rewrite(self, world: World, operations: Sequence[Operation], cores: Sequence[Core]) -> list[Core]:
+    def rewrite(self, world: ClosedWorld, operations: Sequence[LogOperation], cores: Sequence[Core]) -> list[Core]:
         """The operations in other words, those that no attempt succeeded at in the old ones.
 
         Raises:
@@ -89,7 +89,9 @@ class Rewriter:
 
         return run_tasks(every)
 
-    async def _one(self, world: World, done: Operation, core: Core, before: Sequence[Core], names: Sequence[str]) -> Core:
+    async def _one(
+        self, world: ClosedWorld, done: LogOperation, core: Core, before: Sequence[Core], names: Sequence[str]
+    ) -> Core:
         problem = "none"
         for attempt in range(self._attempts):
             fields = {

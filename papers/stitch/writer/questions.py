@@ -9,8 +9,9 @@ from itertools import cycle, pairwise
 from typing import Any
 
 from deltamem.errors import DeltaMemError
+from papers.stitch.came.records import TYPES, AnswerKind, CameQuestion, LogOperation, Storyboard
+from papers.stitch.records import IntentFilter
 from papers.stitch.writer.realise import ARGUE, EVENTS, case_fields, slots
-from papers.stitch.writer.records import TYPES, AnswerKind, GoldFilter, Operation, Question, Storyboard
 from papers.stitch.writer.storyboard import CON, PRO
 from papers.stitch.writer.world import sentences
 
@@ -23,8 +24,8 @@ class _Asker:
     def __init__(self, board: Storyboard, rng: random.Random) -> None:
         self.board, self.rng = board, rng
         self.core = {turn.operation: turn.id for turn in board.turns if turn.core}
-        self.by_type: defaultdict[str, defaultdict[str, list[Question]]] = defaultdict(lambda: defaultdict(list))
-        self.goals: defaultdict[str, list[Operation]] = defaultdict(list)
+        self.by_type: defaultdict[str, defaultdict[str, list[CameQuestion]]] = defaultdict(lambda: defaultdict(list))
+        self.goals: defaultdict[str, list[LogOperation]] = defaultdict(list)
         for done in board.operations:
             self.goals[done.goal].append(done)
 
@@ -34,7 +35,7 @@ class _Asker:
         domain: str,
         kind: AnswerKind,
         answers: Sequence[str],
-        operations: Sequence[Operation],
+        operations: Sequence[LogOperation],
         labels: _Labels,
         **fields: str,
     ) -> None:
@@ -44,7 +45,7 @@ class _Asker:
         asked = sentences().questions[domain][form]  # type: ignore[index]
         scopes, events, types = (tuple(dict.fromkeys(one)) for one in labels)
         evidence = sorted((self.core[done.id] for done in operations), key=lambda turn: int(turn[1:]))
-        question = Question(
+        question = CameQuestion(
             id="",
             trajectory=self.board.trajectory,
             type=asked.type,
@@ -54,19 +55,19 @@ class _Asker:
             kind=kind,
             answers=tuple(sorted(dict.fromkeys(answers))),
             evidence=tuple(dict.fromkeys(evidence)),
-            wanted=GoldFilter(scopes=scopes, events=events, entity_types=types),
+            wanted=IntentFilter(scopes, events, types),
         )
         self.by_type[asked.type][form].append(question)
 
 
 def _travel(asker: _Asker) -> None:
-    per_slot: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
-    quoted: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
+    per_slot: defaultdict[tuple[str, str], list[LogOperation]] = defaultdict(list)
+    quoted: defaultdict[tuple[str, str], list[LogOperation]] = defaultdict(list)
     for step in asker.board.operations:
         per_slot[step.goal, step.slot].append(step)
         if step.action == "inform":
             quoted[step.entities[0], step.attribute].append(step)
-    booked: dict[tuple[str, str], list[Operation]] = {}
+    booked: dict[tuple[str, str], list[LogOperation]] = {}
     kind: Any
     for (goal, slot), done in per_slot.items():
         if not slot:
@@ -162,7 +163,7 @@ def _debate(asker: _Asker) -> None:
             asker.ask("attacks", "debate", "source", names, both, labels, case=case, other=other, speaker=speaker)
 
 
-def make_questions(board: Storyboard, domain: str, count: int, seed: int) -> list[Question]:
+def make_questions(board: Storyboard, domain: str, count: int, seed: int) -> list[CameQuestion]:
     """Draw questions, as many of each type and of each form of a type as can be, none with the same words as another.
 
     Raises:
@@ -171,7 +172,7 @@ def make_questions(board: Storyboard, domain: str, count: int, seed: int) -> lis
     rng = random.Random(f"{seed}/asked/{board.trajectory}")
     asker = _Asker(board, rng)
     (_travel if domain == "travel" else _debate)(asker)
-    drawn: list[Question] = []
+    drawn: list[CameQuestion] = []
     streams = [_in_turn(asker.by_type[name], rng) for name in TYPES]
     seen: set[str] = set()
     exhausted = 0
@@ -194,7 +195,7 @@ def make_questions(board: Storyboard, domain: str, count: int, seed: int) -> lis
     return [one.model_copy(update={"id": f"{board.trajectory}/q{number}"}) for number, one in enumerate(drawn, start=1)]
 
 
-def _in_turn(forms: dict[str, list[Question]], rng: random.Random) -> Iterator[Question]:
+def _in_turn(forms: dict[str, list[CameQuestion]], rng: random.Random) -> Iterator[CameQuestion]:
     """The questions of a type, form by form in turn, in random order."""
     left = [rng.sample(asked, len(asked)) for asked in forms.values()]
     while left:

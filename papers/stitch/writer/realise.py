@@ -11,7 +11,16 @@ from datetime import datetime, timedelta
 from functools import cache
 
 from deltamem.ingest import estimate_tokens
-from papers.stitch.writer.records import GoldStep, Operation, Reference, Sitting, SpokenTurn, Storyboard, Turn, World
+from papers.stitch.came.records import (
+    ClosedWorld,
+    LogOperation,
+    LogTurn,
+    Sitting,
+    SpokenTurn,
+    StepLabels,
+    Storyboard,
+    TurnReference,
+)
 from papers.stitch.writer.storyboard import AGENT, USER
 from papers.stitch.writer.world import Slot, sentences
 
@@ -42,14 +51,14 @@ def slots() -> dict[str, Slot]:
     return {slot.name: slot for slot in sentences().slots}
 
 
-def event(done: Operation) -> str:
+def event(done: LogOperation) -> str:
     """The event type of the core turn of an operation."""
     if done.action == "propose" and not done.slot:
         return ARGUE
     return EVENTS[done.value if done.action == "decide" else done.action]
 
 
-def entity_types(done: Operation) -> tuple[str, ...]:
+def entity_types(done: LogOperation) -> tuple[str, ...]:
     """The key entity types of an operation: what kind of thing, for what, and which of its attributes."""
     if done.slot:
         kind = slots()[done.slot].kind
@@ -67,7 +76,7 @@ def case_fields(goal: str) -> dict[str, str]:
 class _Realiser:
     """Says operations one after the other."""
 
-    world: World
+    world: ClosedWorld
     rng: random.Random
     introduced: defaultdict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
     where: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # Of an entity, where it was introduced
@@ -75,7 +84,7 @@ class _Realiser:
     focus: str = ""  # The goal that was named last
     said_goal: bool = False  # Whether the last operation was said with its goal
 
-    def core(self, done: Operation, attacked: str) -> tuple[str, Reference | None, str]:
+    def core(self, done: LogOperation, attacked: str) -> tuple[str, TurnReference | None, str]:
         """What is said, with its reference and the same with that resolved."""
         said, rng, domain = sentences(), self.rng, self.world.domain
         key = done.action
@@ -100,7 +109,7 @@ class _Realiser:
             return explicit, None, ""
         return _sentence(sentence, fields | {"ref": reference.phrase}), reference, explicit
 
-    def reference(self, done: Operation) -> Reference | None:
+    def reference(self, done: LogOperation) -> TurnReference | None:
         """How the first entity of an operation is referred to; None if by its name."""
         said, rng, domain, name = sentences(), self.rng, self.world.domain, done.entities[0]
         places = self.where.get(name)
@@ -108,16 +117,16 @@ class _Realiser:
             return None
         here = (done.goal, done.slot)
         if self.last == (name, *here) and rng.random() < 0.6:
-            return Reference(phrase=rng.choice(said.anaphors[domain]), entity=name, goal=done.goal, slot=done.slot)
+            return TurnReference(phrase=rng.choice(said.anaphors[domain]), entity=name, goal=done.goal, slot=done.slot)
         goal, slot = here if here in places else places[-1]
         number = self.introduced[goal, slot].index(name) + 1
         if number > len(said.ordinals):
             return None
         fields = case_fields(goal) | {"ordinal": said.ordinals[number - 1], "slot": slots()[slot].phrase if slot else ""}
         phrase = rng.choice((said.listed_here if (goal, slot) == here else said.listed)[domain]).format(**fields)
-        return Reference(phrase=phrase, entity=name, goal=goal, slot=slot, number=number)
+        return TurnReference(phrase=phrase, entity=name, goal=goal, slot=slot, number=number)
 
-    def note(self, done: Operation) -> None:
+    def note(self, done: LogOperation) -> None:
         """Take in what was said."""
         here, first = (done.goal, done.slot), done.entities[0]
         if done.action in ("propose", "attack", "defend", "background") and first not in self.introduced[here]:
@@ -125,7 +134,7 @@ class _Realiser:
             self.where.setdefault(first, []).append(here)
         self.last = (done.entities[-1], *here)
 
-    def elaborations(self, done: Operation, count: int) -> list[tuple[str, str]]:
+    def elaborations(self, done: LogOperation, count: int) -> list[tuple[str, str]]:
         """Who says what after an operation, in `count` sentences, without names or values."""
         pools, rng = sentences().elaborations[self.world.domain], self.rng
         details = {entity.name: entity.details for entity in self.world.entities}
@@ -160,11 +169,11 @@ class Core:
     """What an operation is said in."""
 
     text: str
-    reference: Reference | None
+    reference: TurnReference | None
     resolved: str  # Empty without a reference
 
 
-def say_cores(world: World, operations: Sequence[Operation], trajectory: str, seed: int) -> list[Core]:
+def say_cores(world: ClosedWorld, operations: Sequence[LogOperation], trajectory: str, seed: int) -> list[Core]:
     """The sentences of the operations, whatever the length of the trajectory."""
     realiser = _Realiser(world, random.Random(f"{seed}/said/{trajectory}"))
     by_id = {done.id: done for done in operations}
@@ -177,7 +186,7 @@ def say_cores(world: World, operations: Sequence[Operation], trajectory: str, se
 
 
 def say(
-    world: World, operations: Sequence[Operation], cores: Sequence[Core], trajectory: str, seed: int, tokens: int
+    world: ClosedWorld, operations: Sequence[LogOperation], cores: Sequence[Core], trajectory: str, seed: int, tokens: int
 ) -> Storyboard:
     """Say a storyboard in about so many estimated tokens: what is said besides the operations makes up for their length."""
     left = tokens - sum(estimate_tokens(core.text) for core in cores)
@@ -192,13 +201,13 @@ def say(
         turns = realiser.elaborations(done, count)
         left -= sum(estimate_tokens(text) for _, text in turns)
         further.append(turns)
-    made: list[Turn] = []
+    made: list[LogTurn] = []
     time = BEGIN
     for done, core, more in zip(operations, cores, further, strict=True):
         for number, (role, said) in enumerate([(done.role, core.text), *more]):
             first = number == 0
             made.append(
-                Turn(
+                LogTurn(
                     id=f"t{len(made) + 1}",
                     operation=done.id,
                     role=role,
@@ -218,7 +227,7 @@ def say(
 _TOKENS_A_SENTENCE = 25
 
 
-def sittings(turns: Sequence[Turn]) -> tuple[Sitting, ...]:
+def sittings(turns: Sequence[LogTurn]) -> tuple[Sitting, ...]:
     """The turns as they are read, in sessions."""
     made: list[Sitting] = []
     for begin in range(0, len(turns), TURNS_A_SITTING):
@@ -228,13 +237,13 @@ def sittings(turns: Sequence[Turn]) -> tuple[Sitting, ...]:
     return tuple(made)
 
 
-def gold_steps(board: Storyboard) -> dict[str, GoldStep]:
+def gold_steps(board: Storyboard) -> dict[str, StepLabels]:
     """Labels of all turns, by id."""
     by_id = {done.id: done for done in board.operations}
     steps = {}
     for turn in board.turns:
         done = by_id[turn.operation]
-        steps[turn.id] = GoldStep(
+        steps[turn.id] = StepLabels(
             scope=done.goal,
             event=event(done) if turn.core else REMARK,
             entity_types=entity_types(done) if turn.core else entity_types(done)[:2],
@@ -244,11 +253,11 @@ def gold_steps(board: Storyboard) -> dict[str, GoldStep]:
     return steps
 
 
-def _about(done: Operation) -> str:
+def _about(done: LogOperation) -> str:
     return done.entities[0] if done.entities else "the plan" if done.slot or "Day" in done.goal else "the motion"
 
 
-def summary(done: Operation) -> str:
+def summary(done: LogOperation) -> str:
     """The canonical summary of an operation, without its scope, which an ablation without scopes must not know."""
     what = f" for {slots()[done.slot].phrase}" if done.slot else ""
     value = f": {done.attribute} {done.value}".rstrip() if done.attribute else ""

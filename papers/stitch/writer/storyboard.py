@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from deltamem.errors import DeltaMemError
-from papers.stitch.writer.records import Action, Operation, Size, World
+from papers.stitch.came.records import Action, ClosedWorld, LogOperation, Size
 from papers.stitch.writer.world import Slot, quote, sentences
 
 USER, AGENT, PRO, CON = "User", "Agent", "Pro", "Con"
@@ -61,14 +61,14 @@ class _Draft:
 class _Log:
     """Operations in order."""
 
-    world: World
-    operations: list[Operation] = field(default_factory=list)
+    world: ClosedWorld
+    operations: list[LogOperation] = field(default_factory=list)
 
-    def add(self, draft: _Draft, goal: str, answers: str = "") -> Operation:
+    def add(self, draft: _Draft, goal: str, answers: str = "") -> LogOperation:
         value = draft.value
         if draft.attribute and draft.action != "inquire":
             value = quote(self.world, draft.entities[0], draft.attribute, goal, draft.slot)
-        done = Operation(
+        done = LogOperation(
             id=f"op{len(self.operations) + 1}",
             action=draft.action,
             role=draft.role,
@@ -83,7 +83,7 @@ class _Log:
         return done
 
 
-def _sample(rng: random.Random, names: Sequence[str], count: int, what: str, world: World) -> list[str]:
+def _sample(rng: random.Random, names: Sequence[str], count: int, what: str, world: ClosedWorld) -> list[str]:
     if count > len(names):
         raise DeltaMemError(
             f"world {world.id} is too small for its storyboard: it has {len(names)} {what}, and {count} are needed"
@@ -96,7 +96,7 @@ def slots_of(shape: Shape) -> tuple[Slot, ...]:
     return sentences().slots[: shape.slots]
 
 
-def plan_travel(world: World, shape: Shape, rng: random.Random) -> list[Operation]:
+def plan_travel(world: ClosedWorld, shape: Shape, rng: random.Random) -> list[LogOperation]:
     """Plan a trip: each day in three visits, between which other days are talked about.
 
     Raises:
@@ -115,7 +115,7 @@ def plan_travel(world: World, shape: Shape, rng: random.Random) -> list[Operatio
         second = day + rng.uniform(1, 0.3 * shape.days + 2)
         times = (day, second, second + rng.uniform(1, shape.days))
         visits += [(time, day, [script[part] for script in scripts]) for part, time in enumerate(times)]
-    log, pending = _Log(world), list[tuple[int, Operation]]()
+    log, pending = _Log(world), list[tuple[int, LogOperation]]()
 
     def deliver(now: int | None) -> None:
         for due, inquiry in [one for one in pending if now is None or one[0] <= now]:
@@ -172,7 +172,7 @@ def _interleaved(parts: Iterable[list[_Draft]], rng: random.Random) -> Iterable[
         left = [one for one in left if one]
 
 
-def plan_debate(world: World, shape: Shape, rng: random.Random) -> list[Operation]:
+def plan_debate(world: ClosedWorld, shape: Shape, rng: random.Random) -> list[LogOperation]:
     """Plan a debate: a few cases are open at a time, and speakers go from one to another.
 
     Raises:
@@ -198,7 +198,7 @@ def plan_debate(world: World, shape: Shape, rng: random.Random) -> list[Operatio
     return log.operations
 
 
-def _case(side: str, names: Sequence[str], shape: Shape, rng: random.Random, world: World) -> list[_Draft]:
+def _case(side: str, names: Sequence[str], shape: Shape, rng: random.Random, world: ClosedWorld) -> list[_Draft]:
     """What is said about one case. No source serves it twice, so that a source has one figure in it."""
     other = CON if side == PRO else PRO
     fresh = iter(_sample(rng, names, 2 * shape.rounds + 4, "sources", world))

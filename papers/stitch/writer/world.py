@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from deltamem.config import StrictModel
-from papers.stitch.writer.records import Domain, Entity, QuestionType, World
+from papers.stitch.came.records import ClosedWorld, Domain, QuestionType, WorldEntity
 from synth.names import invent_name, invent_place
 from synth.pools import Words, load
 
@@ -79,7 +79,7 @@ def _owned(name: str, world: int) -> bool:
     return hashlib.sha256(name.casefold().encode()).digest()[1] % _BUCKETS == world
 
 
-def build_world(domain: Domain, seed: int, number: int, count: int) -> World:
+def build_world(domain: Domain, seed: int, number: int, count: int) -> ClosedWorld:
     """The world of a seed.
 
     Args:
@@ -102,7 +102,7 @@ def build_world(domain: Domain, seed: int, number: int, count: int) -> World:
     if domain == "travel":
         areas = [invent_place(rng, "heldout") for _ in range(12)]
         made = [
-            Entity(
+            WorldEntity(
                 name=f"{fresh()} {rng.choice(said.heads[kind])}",
                 kind=kind,
                 details={
@@ -116,11 +116,11 @@ def build_world(domain: Domain, seed: int, number: int, count: int) -> World:
             for kind in KINDS
             for _ in range(count)
         ]
-        return World(id=f"travel-{seed}", domain=domain, topic=invent_place(rng, "heldout"), entities=tuple(made))
+        return ClosedWorld(id=f"travel-{seed}", domain=domain, topic=invent_place(rng, "heldout"), entities=tuple(made))
     homes = [invent_place(rng, "heldout") for _ in range(12)]
     motions = random.Random(f"{seed}/came/motions").sample(said.topics, len(said.topics))
     made = [
-        Entity(
+        WorldEntity(
             name=f"{fresh()} ({rng.randint(1991, 2024)})",
             kind="source",
             details={
@@ -133,10 +133,10 @@ def build_world(domain: Domain, seed: int, number: int, count: int) -> World:
         for _ in range(count)
     ]
     topic = motions[number % len(motions)].motion
-    return World(id=f"debate-{seed}-{number + 1}", domain=domain, topic=topic, entities=tuple(made))
+    return ClosedWorld(id=f"debate-{seed}-{number + 1}", domain=domain, topic=topic, entities=tuple(made))
 
 
-def quote(world: World, entity: str, attribute: str, goal: str, slot: str = "") -> str:
+def quote(world: ClosedWorld, entity: str, attribute: str, goal: str, slot: str = "") -> str:
     """What holds of an entity in one context: the price of a hotel for one day is not that for another."""
     rng = random.Random(f"{world.id}/{entity}/{attribute}/{goal}/{slot}")
     match attribute:

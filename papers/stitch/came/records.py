@@ -1,13 +1,15 @@
-"""What a data set of CAME-Bench is made of: worlds, operations, turns, questions and gold labels."""
+"""What a data set of CAME-Bench is made of: worlds, operations, turns, questions and gold labels; one file of each."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
 from deltamem.config import StrictModel
+from papers.stitch.records import IntentFilter
 
 Domain = Literal["travel", "debate"]
 Size = Literal["S", "M", "L"]
@@ -16,13 +18,16 @@ Action = Literal[
     "attack", "defend", "concede", "background", "summarize",  # debate, and propose
 ]  # fmt: skip
 QuestionType = Literal["revision", "recall", "multi_hop", "synthesis"]
+FILES = ("worlds", "trajectories", "questions", "storyboard", "intents")
+"""Files of a data set, JSON lines."""
+
 TYPES: tuple[QuestionType, ...] = ("revision", "recall", "multi_hop", "synthesis")
 """The four types of section 3.2: incremental memory revision, context-aware factual recall, multi-hop, synthesis."""
 AnswerKind = Literal["accommodation", "restaurant", "attraction", "place", "source", "price", "time", "deposit", "figure"]
 """What an answer is a set of; a place is any of the first three."""
 
 
-class Entity(StrictModel):
+class WorldEntity(StrictModel):
     """Something of a closed world."""
 
     name: str  # Unique among all worlds of a data set, and so is its first word
@@ -30,16 +35,16 @@ class Entity(StrictModel):
     details: dict[str, str]  # What is said of it in passing
 
 
-class World(StrictModel):
+class ClosedWorld(StrictModel):
     """A closed world: nothing else is talked about in the trajectories over it."""
 
     id: str
     domain: Domain
     topic: str  # Of a debate: the motion; of travel: the town
-    entities: tuple[Entity, ...]
+    entities: tuple[WorldEntity, ...]
 
 
-class Operation(StrictModel):
+class LogOperation(StrictModel):
     """A step of the symbolic storyboard: a role, a latent goal and a payload."""
 
     id: str
@@ -53,7 +58,7 @@ class Operation(StrictModel):
     answers: str = ""  # Id of the operation that this one answers: an inquiry, an attack
 
 
-class Reference(StrictModel):
+class TurnReference(StrictModel):
     """How a turn refers to an entity that it does not name."""
 
     phrase: str
@@ -63,7 +68,7 @@ class Reference(StrictModel):
     number: int = 0  # The how-manyth entity that was introduced there; 0 for the one mentioned last
 
 
-class Turn(StrictModel):
+class LogTurn(StrictModel):
     """What is said; an operation is said in its core turn, and elaborated on in the turns that follow."""
 
     id: str
@@ -72,7 +77,7 @@ class Turn(StrictModel):
     text: str
     time: datetime
     core: bool
-    reference: Reference | None = None
+    reference: TurnReference | None = None
     resolved: str = ""  # The text with the reference replaced by the name; empty if there is none
 
 
@@ -80,8 +85,14 @@ class Storyboard(StrictModel):
     """The symbolic log of a trajectory."""
 
     trajectory: str
-    operations: tuple[Operation, ...]
-    turns: tuple[Turn, ...]
+    operations: tuple[LogOperation, ...]
+    turns: tuple[LogTurn, ...]
+
+    @cached_property
+    def operation_of(self) -> dict[str, LogOperation]:
+        """By core turn the operation that it says."""
+        by_id = {operation.id: operation for operation in self.operations}
+        return {turn.id: by_id[turn.operation] for turn in self.turns if turn.core}
 
 
 class SpokenTurn(StrictModel):
@@ -101,7 +112,7 @@ class Sitting(StrictModel):
     turns: tuple[SpokenTurn, ...]
 
 
-class Trajectory(StrictModel):
+class CameTrajectory(StrictModel):
     """What memory systems read."""
 
     id: str
@@ -112,15 +123,7 @@ class Trajectory(StrictModel):
     sessions: tuple[Sitting, ...]
 
 
-class GoldFilter(StrictModel):
-    """Labels that a question asks for."""
-
-    scopes: tuple[str, ...]
-    events: tuple[str, ...]
-    entity_types: tuple[str, ...]
-
-
-class Question(StrictModel):
+class CameQuestion(StrictModel):
     """A question about the end of a trajectory."""
 
     id: str
@@ -132,10 +135,11 @@ class Question(StrictModel):
     kind: AnswerKind
     answers: tuple[str, ...]  # The gold set
     evidence: tuple[str, ...]  # Ids of the core turns that it takes
-    wanted: GoldFilter = Field(exclude=True)  # Not in the file of questions; in that of intents
+    # Labels that it asks for; not in the file of questions, but in that of intents
+    wanted: IntentFilter = Field(IntentFilter(), exclude=True)
 
 
-class GoldStep(StrictModel):
+class StepLabels(StrictModel):
     """Labels of a turn."""
 
     scope: str
@@ -145,9 +149,9 @@ class GoldStep(StrictModel):
     summary: str
 
 
-class Intents(StrictModel):
+class GoldIntents(StrictModel):
     """Gold intents of a trajectory, which only ``labeller=oracle`` and diagnostics may read."""
 
     trajectory: str
-    steps: dict[str, GoldStep]  # By id of the turn
-    queries: dict[str, GoldFilter]  # By text of the question
+    steps: dict[str, StepLabels]  # By id of the turn
+    queries: dict[str, IntentFilter]  # By text of the question
