@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import beam_cases
-import came_cases
 import halumem_cases
 import locomo_cases
 import longmemeval_cases
@@ -41,7 +40,6 @@ from eval.locomo.__main__ import Locomo
 from eval.longmemeval.__main__ import LongMemEval
 from eval.personamem.__main__ import PersonaMem
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
-from papers.stitch.came.__main__ import Came
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -223,20 +221,7 @@ BEAM = Case(
     questions_of_store=1,
     session="1/2-1",
 )
-CAME = Case(
-    name="came",
-    kind=Came,
-    embedder=partial(locomo_cases.WordEmbedder, "juniper", "cedar", "lapuck", "dinner", "lunch", "price"),
-    write=came_cases.write_data,
-    script=came_cases.script,
-    is_answer=lambda body: not body["messages"][0]["content"].startswith("You grade"),
-    questions=7,
-    question="Dinner, booked?",
-    store=came_cases.TALK,
-    questions_of_store=1,
-    session=f"{came_cases.TRIP}/s1",
-)
-CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM, CAME)
+CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
