@@ -10,11 +10,9 @@ import math
 import os
 import random
 import re
-import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -24,10 +22,10 @@ from urllib.parse import urlsplit
 # The client looks for this module at every request, and finds half of it while another thread is importing it.
 import httpx as _httpx  # noqa: F401
 import openai
-from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
+from deltamem.sqlite import Database, FileKind
 
 _LONGEST_REASON = 300
 """Characters of a server's own words that are passed on; some servers repeat the whole prompt."""
@@ -245,6 +243,14 @@ class ModelsReply(Reply):
 
 _BUSY_SECONDS = 30.0
 """How long to wait for another process that writes."""
+_CACHE = FileKind(
+    "a response cache",
+    application_id=0,  # caches were made before there was a mark
+    version=0,
+    schema="CREATE TABLE answers"
+    " (scope TEXT, request TEXT, value TEXT NOT NULL, PRIMARY KEY (scope, request)) WITHOUT ROWID",
+    durable=False,
+)
 
 
 class ResponseCache:
@@ -259,31 +265,13 @@ class ResponseCache:
         """Open the cache, or make it.
 
         Args:
-            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open, and a ``.lock`` file.
+            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open.
 
         Raises:
             DeltaMemError: If the file cannot be opened or is not such a cache.
         """
         self.served: dict[tuple[str, str], str] = {}
-        self._path = path
-        self._lock = threading.Lock()
-        with self._told():
-            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
-        try:
-            # SQLite does not wait when two connections put a new file into WAL mode at the same time: one of them fails.
-            with self._told(), FileLock(f"{path}.lock", timeout=_BUSY_SECONDS):
-                # What is deleted is overwritten, not only unlinked. Holds for this connection only.
-                self._database.execute("PRAGMA secure_delete = ON")
-                self._database.execute("PRAGMA journal_mode = WAL")
-                # A cache may lose its last answers with the power; it is never inconsistent.
-                self._database.execute("PRAGMA synchronous = NORMAL")
-                self._database.execute(
-                    "CREATE TABLE IF NOT EXISTS answers"
-                    " (scope TEXT, request TEXT, value TEXT NOT NULL, PRIMARY KEY (scope, request)) WITHOUT ROWID"
-                )
-        except DeltaMemError:
-            self._database.close()
-            raise
+        self._database = Database.open(path, _CACHE, busy_seconds=_BUSY_SECONDS)
 
     def get(self, scope: str, request: Mapping[str, object]) -> dict[str, Any] | None:
         """The answer to a request, or None.
@@ -295,14 +283,12 @@ class ResponseCache:
         Raises:
             DeltaMemError: If the file cannot be read.
         """
-        with self._lock, self._told():
-            # fetchall ends the statement; an open one would keep `forget` from emptying the WAL.
-            rows = self._database.execute(
-                "SELECT value FROM answers WHERE scope = ? AND request = ?", (scope, _digest(request))
-            ).fetchall()
-        if not rows:
+        query = "SELECT value FROM answers WHERE scope = ? AND request = ?"
+        with self._database.read() as connection:
+            found = connection.execute(query, (scope, _digest(request))).fetchone()
+        if found is None:
             return None
-        value: dict[str, Any] = json.loads(rows[0][0])
+        value: dict[str, Any] = json.loads(found[0])
         return value
 
     def put(self, scope: str, request: Mapping[str, object], value: Mapping[str, object]) -> None:
@@ -312,8 +298,8 @@ class ResponseCache:
             DeltaMemError: If the file cannot be written.
         """
         text = json.dumps(value)
-        with self._lock, self._told():
-            self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (scope, _digest(request), text))
+        with self._database.write() as connection:
+            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (scope, _digest(request), text))
 
     def forget(self, scope: str) -> int:
         """Erase all answers of a scope, so that neither the file nor its WAL holds a byte of them.
@@ -327,26 +313,18 @@ class ResponseCache:
             DeltaMemError: If the file cannot be written, or another process reads for so long that its WAL cannot be
                 emptied; the answers are then deleted but traces may remain, so try again.
         """
-        with self._lock, self._told():
-            count = self._database.execute("DELETE FROM answers WHERE scope = ?", (scope,)).rowcount
-            # Copies of cells that earlier moves within the tree left behind go with the old file contents.
-            self._database.execute("VACUUM")
-            ((busy, _, _),) = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        if busy:
-            raise DeltaMemError(f"{self._path}: in use by another process, so traces of erased answers remain; try again")
+        with self._database.write() as connection:
+            count = connection.execute("DELETE FROM answers WHERE scope = ?", (scope,)).rowcount
+            self._database.purge_after()
+        if self._database.purge_pending:
+            raise DeltaMemError(
+                f"{self._database.path}: in use by another process, so traces of erased answers remain; try again"
+            )
         return count
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._database.close()
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise DeltaMemError(f"{self._path}: the response cache cannot be used: {error}") from error
+        self._database.close()
 
 
 def _digest(request: Mapping[str, object]) -> str:

@@ -13,9 +13,10 @@ from uuid import uuid4
 
 from deltamem.errors import ConflictError
 from deltamem.journal.records import digest_of
-from deltamem.journal.sqlite import CLOCK, Database, microseconds
+from deltamem.journal.sqlite import CLOCK, microseconds
 from deltamem.memory import Metadata
 from deltamem.sessions import Session, Turn
+from deltamem.sqlite import Database
 from deltamem.text import normalised
 
 

@@ -14,7 +14,8 @@ from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.journal.jobs import Job, JobQueue
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Erasure
-from deltamem.journal.sqlite import Database
+from deltamem.journal.sqlite import JOURNAL
+from deltamem.sqlite import Database
 from integrations.openai_proxy import buffer
 
 JOURNAL_FILE = "journal.sqlite3"
@@ -43,7 +44,7 @@ class Journal:
             DeltaMemError: If the file is missing (read only), no SQLite database, one of another application, or written
                 by another version.
         """
-        return cls(Database.open(path, read_only=read_only))
+        return cls(Database.open(path, JOURNAL, read_only=read_only))
 
     @property
     def path(self) -> Path | None:
@@ -143,8 +144,7 @@ class Journal:
                 "INSERT INTO erasures (owner_sha256, erased_at, entries, memories, dialogues) VALUES (?, ?, ?, ?, ?)",
                 (erasure.owner_sha256, erasure.erased_at.isoformat(), erasure.entries, erasure.memories, erasure.dialogues),
             )
-            connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
-        self._database.purge()
+            self._database.purge_after()
         return erasure
 
     def erasures(self) -> list[Erasure]:

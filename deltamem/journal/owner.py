@@ -29,9 +29,9 @@ from deltamem.journal.records import (
     step,
 )
 from deltamem.journal.restorer import Restorer
-from deltamem.journal.sqlite import Database
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
+from deltamem.sqlite import Database
 from integrations.openai_proxy import buffer
 from papers.stitch import store as intent_rows
 
@@ -532,8 +532,7 @@ class OwnerJournal:
             jobs.scrub(connection, owner_id, turns, texts)
             buffer.scrub(connection, owner_id, texts)
             intent_rows.erase(connection, owner_id, {entry.changes[0].memory_id for entry in entries}, texts)
-            connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
-        self._database.purge()
+            self._database.purge_after()
         return entries
 
     @contextmanager

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import sqlite3
-import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,13 +14,13 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from deltamem.errors import DeltaMemError, NotFoundError, StorageError
+from deltamem.errors import DeltaMemError, NotFoundError
+from deltamem.sqlite import Database, FileKind
 
 KEYS_FILE = "keys.sqlite3"
 """Name of the file in the folder of a store."""
 PREFIX = "dm_"
 """How tokens begin, so that scanners for leaked secrets can know them."""
-_APPLICATION_ID = 0x444D6B79
 _SCHEMA = """
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -33,8 +30,9 @@ CREATE TABLE keys (
     scopes TEXT NOT NULL,
     created_at TEXT NOT NULL,
     revoked_at TEXT
-)
+);
 """
+_KEYS = FileKind("a file of API keys", 0x444D6B79, 0, _SCHEMA)
 
 
 class Scope(StrEnum):
@@ -69,11 +67,10 @@ class Key:
 class Keys:
     """The keys of a store. Threads may share one instance; other processes may change the keys meanwhile."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, database: Database, path: Path) -> None:
         """Use `open`."""
         self.path = path
-        self._connection = connection
-        self._lock = threading.Lock()
+        self._database = database
 
     @classmethod
     def open(cls, path: Path) -> Keys:
@@ -82,26 +79,7 @@ class Keys:
         Raises:
             DeltaMemError: If it is no file of keys.
         """
-        try:
-            if not path.exists():
-                path.touch(mode=0o600)
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA secure_delete = ON")
-                connection.execute("BEGIN IMMEDIATE")
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                    connection.execute(_SCHEMA)
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                connection.execute("COMMIT")
-                if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-                    raise DeltaMemError(f"{path}: an SQLite database of another application, expected API keys")
-            except BaseException:
-                connection.close()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            raise DeltaMemError(f"{path}: cannot be opened as a file of API keys: {error}") from error
-        return cls(connection, path)
+        return cls(Database.open(path, _KEYS), path)
 
     def create(self, name: str, owners: Collection[str] | None, scopes: Collection[Scope]) -> tuple[Key, str]:
         """Make a key.
@@ -130,18 +108,18 @@ class Keys:
             " ".join(sorted(key.scopes)),
             key.created_at.isoformat(),
         )
-        with self._using() as connection:
+        with self._database.write() as connection:
             connection.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
         return key, token
 
     def list(self) -> list[Key]:
         """All keys, revoked ones too, oldest first."""
-        with self._using() as connection:
+        with self._database.read() as connection:
             return [_key(row) for row in connection.execute(f"{_SELECT} ORDER BY created_at, id")]
 
     def find(self, token: str) -> Key | None:
         """The key that a token belongs to; None if there is none, or it was revoked."""
-        with self._using() as connection:
+        with self._database.read() as connection:
             found = connection.execute(
                 f"{_SELECT} WHERE token_sha256 = ? AND revoked_at IS NULL", (_hash(token),)
             ).fetchone()
@@ -153,16 +131,14 @@ class Keys:
         Raises:
             NotFoundError: If there is no such key.
         """
-        with self._using() as connection:
+        with self._database.write() as connection:
             now = datetime.now(UTC).isoformat()
             query = (
                 "UPDATE keys SET revoked_at = coalesce(revoked_at, ?),"
                 " owners = CASE WHEN owners IS NULL THEN NULL ELSE '[]' END WHERE id = ?"
             )
             connection.execute(query, (now, key_id))
-            # Else a copy may stay in the free space of a page.
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.purge_after()
             found = connection.execute(f"{_SELECT} WHERE id = ?", (key_id,)).fetchone()
         if found is None:
             raise NotFoundError(f"there is no key {key_id!r}; `deltamem keys list` shows their ids")
@@ -171,27 +147,18 @@ class Keys:
     @property
     def none(self) -> bool:
         """Whether no key was ever made. Revoking the last one does not open the server again."""
-        with self._using() as connection:
+        with self._database.read() as connection:
             return connection.execute("SELECT 1 FROM keys LIMIT 1").fetchone() is None
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._connection.close()
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    @contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with self._lock:
-                yield self._connection
-        except sqlite3.OperationalError as error:
-            raise StorageError(f"{self.path}: {error}") from error
 
 
 _SELECT = "SELECT id, name, owners, scopes, created_at, revoked_at FROM keys"

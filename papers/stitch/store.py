@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from deltamem.errors import ConflictError, DeltaMemError
 from deltamem.journal.records import memory_number
-from deltamem.journal.sqlite import Database, create_owner, owner_id
+from deltamem.journal.sqlite import create_owner, owner_id
+from deltamem.sqlite import Database
 from deltamem.text import normalised
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces
 from papers.stitch.records import Intent, ScopeNote, Snippet, Step
@@ -170,8 +171,7 @@ class IntentLog:
             query = "DELETE FROM intent_collections WHERE owner_id = ? AND name = ?"
             if not connection.execute(query, (owner_id(connection, self._name), self.collection)).rowcount:
                 return
-            connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
-        self._database.purge()
+            self._database.purge_after()
 
     def _unchanged(self, connection: sqlite3.Connection, stamp: int) -> tuple[int, int]:
         """The rows of owner and collection, of which nothing was erased since the collection had a stamp."""

@@ -422,9 +422,9 @@ def test_a_forgotten_text_is_gone_from_the_files(tmp_path) -> None:
     assert files_with(tmp_path, CANARY) == []
 
 
-def test_a_reader_delays_the_purge_until_the_next_opening(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 50)
+def test_a_reader_delays_the_purge_until_the_next_opening(tmp_path) -> None:
     with Journal.open(tmp_path / "j") as journal:
+        journal._database._connection.execute("PRAGMA busy_timeout = 50")
         fill(journal.owner("ann"), 60)
         with Journal.open(tmp_path / "j", read_only=True) as reader:
             with reader.owner("ann").snapshot():
