@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from scripted_server import completion, failure, serve
+from checker import check
 from writer_cases import OFFLINE, written
 
 from deltamem.errors import DeltaMemError
 from papers.stitch.came.records import LogOperation, LogTurn, Storyboard
-from papers.stitch.writer.checker import check
 from papers.stitch.writer.command import (
     DOMAINS,
     QUESTIONS,
