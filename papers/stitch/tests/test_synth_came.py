@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scripted_server import completion, failure, serve
 from checker import check
+from scripted_server import completion, failure, serve
 from writer_cases import OFFLINE, written
 
 from deltamem.errors import DeltaMemError
