@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 from training_runs import PHASES, ROOT, STEP, Step, logged_steps, made_on, train
 
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, EpisodeSettings
 from deltamem.sessions import read_sessions
-from deltamem.training.config import EpisodeSettings, register_search_path
+from deltamem.training.config import register_search_path
 from deltamem.training.metrics import read_metrics
 
 Figures = dict[str, Any]

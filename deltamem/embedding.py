@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import PositiveInt
 
+from deltamem.config import StrictModel
 from deltamem.errors import EmbedderUnavailableError, reason_of
 
 if TYPE_CHECKING:
@@ -208,6 +210,18 @@ class LazyEmbedder:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
+
+
+class EmbedderSettings(StrictModel):
+    """The keys ``embedder.*`` of a configuration; see `load_embedder`."""
+
+    name: str
+    device: str
+    batch_size: PositiveInt
+
+    def lazy(self, *, max_texts: int = 500_000) -> LazyEmbedder:
+        """The embedder, loaded when the first text comes."""
+        return LazyEmbedder(self.name, device=self.device, batch_size=self.batch_size, max_texts=max_texts)
 
 
 def is_endpoint(name: str) -> bool:

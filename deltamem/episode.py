@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from deltamem.config import first_error
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation, OperationProblem, check
 from deltamem.prompts import load_prompt
@@ -308,6 +308,28 @@ class EpisodeConfig:
     def prompt_hashes(self) -> dict[str, str]:
         """sha256 of each prompt file in use, by name."""
         return {name: load_prompt(name).sha256 for name in (self.system_prompt, self.session_prompt)}
+
+
+class EpisodeSettings(StrictModel):
+    """The keys ``episode.*`` of a configuration; None leaves a field as a checkpoint or the default has it."""
+
+    system_prompt: str | None = None
+    session_prompt: str | None = None
+    k: PositiveInt | None = None
+    max_turns: PositiveInt | None = None
+    memory_fields: tuple[MemoryField, ...] | None = None
+    thinking: bool | None = None
+    max_invalid_calls: NonNegativeInt | None = None
+
+    def config(self, base: EpisodeConfig | None = None) -> EpisodeConfig:
+        """`base` (by default the default) with the fields that are set here.
+
+        Raises:
+            DeltaMemError: See `EpisodeConfig.check`.
+        """
+        config = replace(base or EpisodeConfig(), **self.model_dump(exclude_none=True))
+        config.check()
+        return config
 
 
 EPISODE_FILE = "episode.json"

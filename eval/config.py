@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from deltamem.config import StrictModel
-from deltamem.episode import EpisodeConfig, MemoryField
+from deltamem.embedding import EmbedderSettings
+from deltamem.episode import EpisodeSettings
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
@@ -58,33 +58,9 @@ class EndpointSettings(_Endpoint):
     guided: bool
 
 
-class EpisodeSettings(StrictModel):
-    """Fields of `EpisodeConfig`; None leaves a field as the checkpoint or the default has it."""
-
-    system_prompt: str | None = None
-    session_prompt: str | None = None
-    k: PositiveInt | None = None
-    max_turns: PositiveInt | None = None
-    memory_fields: tuple[MemoryField, ...] | None = None
-    thinking: bool | None = None
-    max_invalid_calls: int | None = Field(default=None, ge=0)
-
-    def over(self, base: EpisodeConfig) -> EpisodeConfig:
-        """The base with the fields that are set here."""
-        return replace(base, **self.model_dump(exclude_none=True))
-
-
 AnswererKind = Literal["llm", "extractive", "none"]
 
 LabellerKind = Literal["llm", "embedding", "oracle"]
-
-
-class EmbedderSettings(StrictModel):
-    """The embedder of every system; see `deltamem.embedding.load_embedder`."""
-
-    name: str
-    device: str
-    batch_size: PositiveInt
 
 
 class ModelSettings(_Endpoint):
@@ -217,9 +193,7 @@ class BenchmarkConfig(StrictModel):
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
-        episode = self.episode.over(EpisodeConfig())
-        episode.check()  # before anything is loaded
-        return ManagerSettings(episode=episode, window_tokens=self.manager.window, attempts=self.attempts)
+        return ManagerSettings(episode=self.episode.config(), window_tokens=self.manager.window, attempts=self.attempts)
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""

@@ -21,12 +21,19 @@ from rich.table import Table
 
 from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
-from deltamem.episode import EpisodeConfig, Violation, load_episode_config, session_fields, trajectory_fields
+from deltamem.episode import (
+    EpisodeConfig,
+    EpisodeSettings,
+    Violation,
+    load_episode_config,
+    session_fields,
+    trajectory_fields,
+)
 from deltamem.errors import DeltaMemError
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
-from eval.config import EndpointSettings, EpisodeSettings
+from eval.config import EndpointSettings
 from eval.fingerprint import served_model
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
@@ -85,10 +92,7 @@ class HeldoutSettings(StrictModel):
         Raises:
             DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
         """
-        base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
-        config = self.episode.over(base)
-        config.check()  # before the model is loaded
-        return config
+        return self.episode.config(None if self.checkpoint is None else load_episode_config(self.checkpoint))
 
 
 def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[LabelledSession]:

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deltamem.embedding import Embedder, LazyEmbedder
+from deltamem.embedding import Embedder, EmbedderSettings, LazyEmbedder
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
 from eval.answer import Answerer, ExtractiveAnswerer, Judge, LLMAnswerer, Sampler, load_prompt
 from eval.benchmark import Config, JudgeSpec, OracleIntents
-from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
+from eval.config import BenchmarkConfig, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
 from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence, closed_book, copy_all, full_context, naive_rag, oracle
@@ -37,7 +37,7 @@ PARTS = ("manager", "answer", "judge")
 def make_embedder(settings: EmbedderSettings) -> LazyEmbedder:
     """The embedder of a run, for the system and the extractive answerer; loaded when the first text comes."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # loading a model would draw a bar of its own between ours
-    return LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size)
+    return settings.lazy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,17 @@ from verl.utils.profiler import simple_timer
 
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.chat_template import ChatTokenizer, TurnFormat, turn_format
-from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Scorer, Search, Trajectory, Violation
+from deltamem.episode import (
+    Episode,
+    EpisodeConfig,
+    EpisodeSettings,
+    Finished,
+    Message,
+    Scorer,
+    Search,
+    Trajectory,
+    Violation,
+)
 from deltamem.sessions import LabelledSession, from_json_line
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
 from deltamem.training.rollout_metrics import ROLLOUT_INFO, rollout_info
@@ -113,9 +123,8 @@ def services(settings: str) -> Services:
     ``_target_``), `embedder` (arguments of `connect`) and `overlong` (fields of `Overlong`, or None).
     """
     values = json.loads(settings)
-    fields = values["episode"]
     return Services(
-        episode=EpisodeConfig(**{**fields, "memory_fields": tuple(fields["memory_fields"])}),
+        episode=EpisodeSettings.model_validate(values["episode"]).config(),
         turn_tokens=values["turn_tokens"],
         scorer=hydra.utils.instantiate(values["scorer"]),
         embeddings=connect(**values["embedder"]),

@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from deltamem.config import StrictModel
-from deltamem.episode import EpisodeConfig, MemoryField, Scorer
+from deltamem.embedding import EmbedderSettings
+from deltamem.episode import EpisodeSettings, Scorer
 from deltamem.errors import DeltaMemError
 
 
@@ -58,34 +59,9 @@ class DataSettings(StrictModel):
     skip_people: int = Field(ge=0)
 
 
-class EpisodeSettings(StrictModel):
-    """Fields of `deltamem.episode.EpisodeConfig`."""
-
-    system_prompt: str
-    session_prompt: str
-    k: int = Field(ge=1)
-    max_turns: int = Field(ge=1)
-    memory_fields: tuple[MemoryField, ...]
-    thinking: bool
-    max_invalid_calls: int = Field(ge=0)
-
-    def config(self) -> EpisodeConfig:
-        """The library's own type.
-
-        Raises:
-            DeltaMemError: If a prompt does not exist or does not fit.
-        """
-        config = EpisodeConfig(**self.model_dump())
-        config.check()
-        return config
-
-
-class EmbedderSettings(StrictModel):
+class StoredEmbedderSettings(EmbedderSettings):
     """Which model embeds, where, and where the vectors of known texts are kept; see `deltamem.training.embedding_store`."""
 
-    name: str
-    device: str
-    batch_size: int = Field(ge=1)
     threads: int = Field(ge=1)
     store: Path
 
@@ -206,7 +182,7 @@ class TrainSettings(StrictModel):
     episode: EpisodeSettings
     turn_tokens: int = Field(ge=1)
     limits: LimitSettings
-    embedder: EmbedderSettings
+    embedder: StoredEmbedderSettings
     reward: dict[str, Any]
     overlong: OverlongSettings | None
     max_failure_rate: float = Field(ge=0.0, le=1.0)

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from deltamem.config import StrictModel
-from deltamem.embedding import Embedder, LazyEmbedder, Vectors, is_endpoint
+from deltamem.embedding import Embedder, Vectors, is_endpoint
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, partial_file, remove_partial
-from deltamem.training.config import EmbedderSettings
+from deltamem.training.config import StoredEmbedderSettings
 from deltamem.training.interruption import apart
 
 Kind = Literal["documents", "queries"]
@@ -383,7 +383,7 @@ _ROWS = 256
 """Rows that are in memory at a time."""
 
 
-def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Console) -> Built:
+def embed_data(files: Iterable[Path], settings: StoredEmbedderSettings, console: Console) -> Built:
     """Add the vectors of all memory texts of the data set's parquet files to the store.
 
     With a GPU it happens in a process of its own: what CUDA takes of the GPU stays taken until a process ends, and this one
@@ -400,12 +400,12 @@ def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Conso
     return built
 
 
-def _embed_files(files: Iterable[Path], settings: EmbedderSettings, console: Console | None) -> Built:
+def _embed_files(files: Iterable[Path], settings: StoredEmbedderSettings, console: Console | None) -> Built:
     if not is_endpoint(settings.name):
         import torch
 
         torch.set_num_threads(settings.threads)
-    embedder = LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size, max_texts=0)
+    embedder = settings.lazy(max_texts=0)
     bar = Progress(
         TextColumn("embeddings"),
         BarColumn(),

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, EpisodeSettings
 from deltamem.prompts import load_prompt
 from deltamem.runs import config_hash, file_sha256, git_commit, versions
-from deltamem.training.config import EpisodeSettings
 from deltamem.training.measured import NOTHING, Measured, table
 from deltamem.training.metrics import read_metrics
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from system_cases import ANA, MissingEmbedder, dialogue, talk
 
+from deltamem.embedding import EmbedderSettings
 from deltamem.errors import EmbedderUnavailableError
-from eval.config import EmbedderSettings
 from eval.models import make_embedder
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, WithTime
 from eval.systems.baselines import copy_all, full_context, naive_rag, oracle

@@ -28,8 +28,7 @@ from training_cases import labelled_session, write_sessions
 from deltamem.embedding import load_embedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.training import embedding_store
-from deltamem.training.config import EmbedderSettings
+from deltamem.training.config import StoredEmbedderSettings
 from deltamem.training.data import export
 from deltamem.training.embedding_service import BatchedEmbedder
 from deltamem.training.embedding_store import (
@@ -249,8 +248,10 @@ def embeddings(body: dict[str, Any]) -> Reply:
 def test_with_a_gpu_the_texts_are_embedded_in_a_process_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding_store, "LazyEmbedder", lambda *_, **__: pytest.fail("CUDA would stay in this process"))
-    settings = EmbedderSettings(name="all-MiniLM-L6-v2", device="cuda:9", batch_size=8, threads=1, store=tmp_path / "e")
+    monkeypatch.setattr(StoredEmbedderSettings, "lazy", lambda *_, **__: pytest.fail("CUDA would stay in this process"))
+    settings = StoredEmbedderSettings(
+        name="all-MiniLM-L6-v2", device="cuda:9", batch_size=8, threads=1, store=tmp_path / "e"
+    )
     source = write_sessions(tmp_path / "sessions.jsonl", train=1, heldout=1)
     data = export(
         source, tmp_path / "data", EpisodeConfig(), train_sessions=None, heldout_sessions=None, skip_people=0, seed=1
@@ -265,7 +266,9 @@ def test_all_memory_texts_of_the_data_are_embedded_once_by_an_endpoint(tmp_path:
         source, tmp_path / "data", EpisodeConfig(), train_sessions=None, heldout_sessions=None, skip_people=0, seed=1
     )
     with serve(embeddings) as server:
-        settings = EmbedderSettings(name=f"{server.url}#m", device="cpu", batch_size=8, threads=1, store=tmp_path / "e")
+        settings = StoredEmbedderSettings(
+            name=f"{server.url}#m", device="cpu", batch_size=8, threads=1, store=tmp_path / "e"
+        )
         output = io.StringIO()
         built = [embed_data([data.train, data.heldout], settings, Console(file=output)) for _ in range(2)]
         owner = BatchedEmbedder(load_embedder(settings.name))

@@ -23,12 +23,11 @@ from training_cases import write_sessions
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from deltamem.config import CONFIGS, run_plain
-from deltamem.episode import load_episode_config
+from deltamem.episode import EpisodeSettings, load_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
 from deltamem.training.checkpoints import write_manifest
-from deltamem.training.config import EpisodeSettings
 from deltamem.training.export import export_run, main
 from eval import heldout
 
