@@ -22,6 +22,7 @@ from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import interval_text
 from deltamem.local_policy import CheckpointPolicy
 from deltamem.runs import Stage, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
@@ -125,8 +126,8 @@ def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
             result = asyncio.run(evaluate(policy, chosen, embedder, episode, **options))
             result.summary["probes"] = probes
             result.write(settings.out / "eval" / f"{phase}_{mode}")
-            shown = _interval(*(result.summary["metrics"]["reward"][name] for name in ("estimate", "low", "high")))
-            console.print(f"{phase} GRPO, {mode}: reward {shown}", markup=False, highlight=False)
+            reward = interval_text(result.summary["metrics"]["reward"])
+            console.print(f"{phase} GRPO, {mode}: reward {reward}", markup=False, highlight=False)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -191,16 +192,13 @@ def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
     }
 
 
-def _interval(estimate: float, low: float, high: float) -> str:
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def _table(summary: Mapping[str, Any]) -> Table:
     table = Table("held-out people", "before GRPO", "after GRPO", title="95% intervals by person")
     for name, metric in METRICS.items():
         for mode, suffix in MODES.items():
             keys = (f"{name}_{phase}{suffix}" for phase in CHECKPOINTS)
-            cells = (_interval(summary[key], *summary[f"{key}_interval"]) for key in keys)
+            figures = ((summary[key], *summary[f"{key}_interval"]) for key in keys)
+            cells = (interval_text(dict(zip(("estimate", "low", "high"), figure, strict=True))) for figure in figures)
             table.add_row(f"{label(metric).strip()}, {mode}", *cells)
     if why := summary["failed_to_learn"]:
         table.caption = f"This run FAILED TO LEARN: {'; '.join(why)}."

@@ -30,12 +30,12 @@ from deltamem.episode import (
     trajectory_fields,
 )
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import EndpointSettings
 from eval.fingerprint import served_model
-from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts

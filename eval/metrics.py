@@ -1,12 +1,12 @@
-"""The numbers: lexical scores from 0 to 1, ranks, intervals, repeated trials, curves; of no benchmark's data format."""
+"""The numbers: lexical scores from 0 to 1, ranks, repeated trials, curves; of no benchmark's data format."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import comb, exp
 from typing import NamedTuple
@@ -14,93 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from deltamem.errors import DeltaMemError
-
-RESAMPLES = 2000
-_LEVEL = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An estimate with its interval."""
-
-    estimate: float  # The ratio of sums over all values; the mean where no denominators were given
-    low: float
-    high: float
-    count: int  # How many values there are
-    groups: int  # How many groups were resampled; the interval of a single group has no width and says nothing
-    failed: int = 0  # How many of the values count as 0, at least in part, because judge or machinery failed
-
-    def as_dict(self) -> dict[str, float | int]:
-        """The fields, for JSON."""
-        return asdict(self)
-
-
-def bootstrap_interval(
-    values: Sequence[float],
-    groups: Sequence[Hashable],
-    *,
-    denominators: Sequence[float] | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval | None:
-    """95% percentile bootstrap by group.
-
-    Whole groups are drawn with replacement, as many as there are, and the statistic ``sum(values) / sum(denominators)`` is
-    taken over all values of the draw; the interval is the central part of those statistics.
-
-    `denominators` are what each value is counted out of, for ratios such as hits out of relevant items; 1 each if None.
-    Draws whose denominators sum to zero are left out. The same input and `seed` give the same interval.
-
-    Returns:
-        The interval, or None if there is nothing to take a ratio of.
-
-    Raises:
-        ValueError: If the sequences differ in length.
-    """
-    counts = [1.0] * len(values) if denominators is None else denominators
-    total = float(np.sum(counts))
-    if total <= 0:
-        return None
-    positions = {group: position for position, group in enumerate(dict.fromkeys(groups))}
-    member_of = np.array([positions[group] for group in groups])
-    sums = np.bincount(member_of, weights=np.asarray(values, dtype=np.float64))
-    sizes = np.bincount(member_of, weights=np.asarray(counts, dtype=np.float64))
-    draws = np.random.default_rng(seed).integers(len(positions), size=(resamples, len(positions)))
-    drawn_sizes = sizes[draws].sum(axis=1)
-    usable = drawn_sizes > 0
-    statistics = sums[draws].sum(axis=1)[usable] / drawn_sizes[usable]
-    low, high = np.quantile(statistics, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
-
-
-def with_width(interval: Interval) -> Interval:
-    """The interval itself; Wilson's over the number of groups if all values are 0, or all are 1.
-
-    No draw of such groups differs from another, so a bootstrap says 100 to 100 of two conversations as of two hundred. In
-    Wilson's each group counts as one trial, which is as wide as independent groups make it.
-    """
-    if not interval.low == interval.high == interval.estimate or interval.estimate not in (0.0, 1.0):
-        return interval
-    bounds = wilson_interval(interval.groups if interval.estimate else 0, interval.groups)
-    return interval if bounds is None else replace(interval, low=bounds.low, high=bounds.high)
-
-
-@lru_cache(maxsize=4096)  # scipy works out a p-value besides, which took a fifth of the time of a small run
-def wilson_interval(successes: int, count: int) -> Interval | None:
-    """95% score interval of a share (Wilson 1927), for independent trials; None if there were none.
-
-    It has width even at 0 and at 1.
-
-    Raises:
-        ValueError: If there are more successes than trials, or fewer than none.
-    """
-    if successes == count == 0:
-        return None
-    from scipy.stats import binomtest  # takes most of a second to import
-
-    bounds = binomtest(successes, count).proportion_ci(confidence_level=_LEVEL, method="wilson")
-    return Interval(successes / count, float(bounds.low), float(bounds.high), count, count)
-
 
 MULTI_HOP, OPEN_DOMAIN, ADVERSARIAL = 1, 3, 5
 """LoCoMo's categories that are scored in a way of their own, by id (PROTOCOLS.md 1.4)."""

@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 
 from deltamem.embedding import Embedder
+from deltamem.intervals import RESAMPLES, interval_text
 from deltamem.sessions import AXES, LabelledSession, Split, read_sessions
-from eval.metrics import RESAMPLES
 from rewards.probes import run_probes
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions
 
@@ -118,7 +118,7 @@ def probe_table(found: Sequence[Row]) -> Table:
         told = f"{row.name}: {row.description}" if row.description else row.name
         recall = "-" if row.update_recall is None else f"{row.update_recall:.3f}"
         style = None if row.description else "bold"
-        table.add_row(told, _interval(row.reward), _interval(row.transition), recall, style=style, end_section=last)
+        table.add_row(told, interval_text(row.reward), interval_text(row.transition), recall, style=style, end_section=last)
     return table
 
 
@@ -185,8 +185,4 @@ _FIGURE, _WITH_INTERVAL = 7, 20  # Characters; a word of a heading may take two 
 
 def _cell_figure(row: Row, reward: Mapping[str, float] | None) -> str:
     """With its interval if the policy is no probe: ten intervals side by side cannot be read."""
-    return f"{reward['estimate']:.3f}" if row.description and reward else _interval(reward)
-
-
-def _interval(found: Mapping[str, float] | None) -> str:
-    return "-" if found is None else f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    return f"{reward['estimate']:.3f}" if row.description and reward else interval_text(reward)

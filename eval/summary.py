@@ -17,12 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
+from deltamem.intervals import RESAMPLES, group_interval, percent_text
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
 from eval.benchmark import Report, Results
 from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL
 from eval.headline import answer_scores, headline, run_warnings, withheld_scores
-from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval, with_width
+from eval.metrics import recall_at, reciprocal_rank
 from eval.records import AnswerRecord, Cost, IngestRecord, PointRecord, QuestionRecord, Verdict
 
 Value = Callable[[QuestionRecord], float | None]
@@ -126,14 +127,12 @@ def category_scores(
 ) -> dict[str, dict[str, float | int] | None]:
     """Mean by category and over all questions, each with a 95% interval.
 
-    The interval is a bootstrap of groups (conversations, users, personas). Where all questions are of one group it is
-    Wilson's for values that are 0 or 1, and a bootstrap of questions for others: it then says nothing of other groups.
-    Where the values of all groups are 0, or all are 1, it is Wilson's over the number of groups (`eval.metrics.with_width`).
+    Groups are conversations, users or personas; see `deltamem.intervals.group_interval` for the kind of the interval.
     Categories that are not `pooled` do not count for ``all``; `order` is that of the benchmark, others follow.
 
     Returns:
-        `eval.metrics.Interval` as a dictionary by category and for ``all``, with ``failed`` if something failed through no
-        fault of the answerer: at how many of the questions; None where no question has a value.
+        A `deltamem.intervals.Interval` as a dictionary by category and for ``all``, with ``failed`` if something failed
+        through no fault of the answerer: at how many of the questions; None where no question has a value.
     """
     valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
     members = {name: [pair for pair in valued if pair[0].category == name] for name in counts_by_category(questions, order)}
@@ -158,18 +157,6 @@ def metric_scores(questions: Sequence[QuestionRecord], values: Mapping[str, Valu
         if isinstance(value, AskedValue) and any(map(value.failed, questions)):
             scores[f"{name}(valid)"] = category_scores(questions, value.valid, **options)
     return {name: by_category for name, by_category in scores.items() if any(by_category.values())}
-
-
-def group_interval(
-    values: Sequence[float], groups: Sequence[Any], weights: Sequence[float] | None = None, *, resamples: int, seed: int
-) -> Interval | None:
-    """The 95% interval of a mean, or of a ratio of sums if there are `weights`; see `category_scores` for its kind."""
-    if len(set(groups)) == 1:
-        if set(values) <= {0.0, 1.0} and (weights is None or set(weights) == {1.0}):
-            return wilson_interval(round(sum(values)), len(values))
-        groups = range(len(values))
-    interval = bootstrap_interval(values, groups, denominators=weights, resamples=resamples, seed=seed)
-    return None if interval is None else with_width(interval)
 
 
 def drawn_over(groups: int, unit: str) -> str:
@@ -459,8 +446,8 @@ def probe_line(probe: Mapping[str, Any]) -> str:
     """How often a judge is wrong on answers that are known to be right or wrong."""
     failures = f", fails on {probe['errors']}" if probe["errors"] else ""
     return (
-        f"{probe['judge']} judge on probes: accepts {_share(probe['false_accept'])} of the wrong answers, "
-        f"rejects {_share(probe['false_reject'])} of the right ones{failures}"
+        f"{probe['judge']} judge on probes: accepts {_error_rate(probe['false_accept'])} of the wrong answers, "
+        f"rejects {_error_rate(probe['false_reject'])} of the right ones{failures}"
     )
 
 
@@ -476,10 +463,8 @@ def failure_lines(summary: Mapping[str, Any]) -> list[str]:
     return [head, *firsts.values()]
 
 
-def _share(interval: Mapping[str, float] | None) -> str:
-    if interval is None:
-        return "an unknown share"
-    return f"{100 * interval['estimate']:.0f}% ({100 * interval['low']:.0f}-{100 * interval['high']:.0f})"
+def _error_rate(interval: Mapping[str, float] | None) -> str:
+    return "an unknown share" if interval is None else percent_text(interval, 0, unit="%")
 
 
 def score_table(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deltamem.embedding import CachedEmbedder, Embedder
 from deltamem.episode import Trajectory
+from deltamem.intervals import RESAMPLES, bootstrap_interval
 from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession, sessions_by_cell
 from deltamem.text import normalised
@@ -34,8 +35,6 @@ from rewards.reward import DEFAULT_OPTIONS, RewardOptions, needed_ids, score
 
 PARTS = ("reward", "format", "retrieval", "transition")
 RATES = ("update_recall", "add_for_update_rate", "wrong_target_rate")
-RESAMPLES = 2000
-_LEVEL = 0.95
 
 
 class Answer(NamedTuple):
@@ -196,26 +195,17 @@ PROBES: Mapping[str, Probe] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean over sessions with its 95% interval, a bootstrap of people."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeScore:
     """What a shallow policy earned."""
 
     description: str
     knows_target: bool
     searches: bool
-    parts: dict[str, Estimate]
-    """By the names of `PARTS`: the reward (weighted total) and its parts."""
+    parts: dict[str, dict[str, float]]
+    """By the names of `PARTS`, the reward (weighted total) and its parts: ``estimate``, ``low`` and ``high`` by person."""
     rates: dict[str, float | None]
     """Of `RATES`, as `rewards.diagnostics.rates` counts them."""
-    cells: dict[str, Estimate]
+    cells: dict[str, dict[str, float]]
     """The reward by cell of difficulty (`deltamem.sessions.AXES`); empty where none was planned."""
 
 
@@ -263,7 +253,7 @@ def run_probes(
         }
         found = rates(total_counts(counts))
 
-        def reward(rows: Sequence[int], rewards: Sequence[float] = values["reward"]) -> Estimate:
+        def reward(rows: Sequence[int], rewards: Sequence[float] = values["reward"]) -> dict[str, float]:
             return by_person([rewards[row] for row in rows], [people[row] for row in rows], resamples=resamples, seed=seed)
 
         scores[name] = ProbeScore(
@@ -314,34 +304,19 @@ def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def by_person(values: Sequence[float], people: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The mean of some values, at least one, with the percentile interval of a bootstrap that draws whole people.
+def by_person(
+    values: Sequence[float], people: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, float]:
+    """The mean of some values, at least one, as ``estimate``, ``low`` and ``high`` of its 95% interval.
 
     Args:
         values: One a session.
-        people: Whose session each is.
+        people: Whose session each is; the bootstrap draws whole people, in the order of their names.
         resamples: Draws.
         seed: Of the draws.
     """
-    from scipy.stats import bootstrap  # takes seconds to import
-
-    _, member = np.unique(np.asarray(people), return_inverse=True)
-    sums, sizes = np.bincount(member, weights=np.asarray(values, dtype=np.float64)), np.bincount(member)
-    estimate = float(sums.sum() / sizes.sum())
-    if len(sizes) < 2:
-        return Estimate(estimate, estimate, estimate)
-
-    def mean(drawn: Any, drawn_sizes: Any, axis: int) -> Any:
-        return drawn.sum(axis=axis) / drawn_sizes.sum(axis=axis)
-
-    found = bootstrap(
-        (sums, sizes),
-        mean,
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        confidence_level=_LEVEL,
-        n_resamples=resamples,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Estimate(estimate, float(found.low), float(found.high))
+    rows = sorted(range(len(people)), key=people.__getitem__)
+    ordered, groups = [values[row] for row in rows], [people[row] for row in rows]
+    interval = bootstrap_interval(ordered, groups, resamples=resamples, seed=seed)
+    assert interval is not None
+    return interval.bounds()

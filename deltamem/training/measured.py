@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import interval_text, percent_text
 
 SUMMARY_FILE = "summary.json"
 
@@ -320,7 +321,7 @@ def _benchmark_section(runs: Sequence[_Benchmark]) -> str:
 
 
 def _cell(found: _Interval | None) -> str:
-    return "-" if found is None else f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return interval_text(None if found is None else dict(found))
 
 
 def _rate(value: float | None) -> str:
@@ -328,8 +329,4 @@ def _rate(value: float | None) -> str:
 
 
 def _percent(found: _Counted | None) -> str:
-    return (
-        "-"
-        if found is None
-        else f"{100 * found.estimate:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}], n={found.count}"
-    )
+    return "-" if found is None else f"{percent_text(dict(found), brackets=True)}, n={found.count}"

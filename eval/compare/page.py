@@ -31,9 +31,9 @@ from deltamem.html import (
     whole_numbers,
     write_page,
 )
+from deltamem.intervals import Interval
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
 from eval.compare.tables import compare
-from eval.metrics import Interval
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
 from eval.summary import ALL
 

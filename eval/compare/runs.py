@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import Interval
 from deltamem.runs import read_records
-from eval.metrics import Interval
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 

@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from deltamem.config import StrictModel
+from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
 from eval.beam import scores as beam
 from eval.beam.data import ABILITIES
 from eval.compare.runs import CLOSED_BOOK, Card, FinishedRun, bounds, cards, differences
 from eval.longmemeval import scores as longmemeval
 from eval.longmemeval.data import TYPES
-from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.personamem.data import COUNTS_32K, LABELS
 from eval.personamem.scores import CORRECT, FINAL
 from eval.summary import ALL, Value, answer_value, retrieval_values, verdict_value

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import Interval, group_interval, percent_text, with_width
 from eval.halumem.data import QUESTION_TYPES, HalumemConfig
-from eval.metrics import Interval, cumulative_accuracy, with_width
+from eval.metrics import cumulative_accuracy
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
@@ -22,7 +23,6 @@ from eval.summary import (
     Value,
     answer_value,
     counted,
-    group_interval,
     judge_runs,
     metric_scores,
     retrieval_values,
@@ -419,7 +419,7 @@ def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, by_category in summary["scores"].items():
         if name.startswith("update_recall@") and (interval := by_category["all"]) is not None:
             yield (
-                f"updated points found among the first {name.partition('@')[2]}: {_percent(interval)}% of "
+                f"updated points found among the first {name.partition('@')[2]}: {percent_text(interval)}% of "
                 f"{interval['count']:,} ({points['searched']:,} searched, the others are linked to no turn)"
             )
     late, lacking = (summary["out_of_order"][name] for name in ("after_later_sessions", "without_earlier_sessions"))
@@ -443,7 +443,3 @@ def _scoped(summary: Mapping[str, Any], names: Sequence[str], category: str) -> 
         found = (scores[metric].get(category) for metric in metrics if metric in scores)
         count = max((int(interval["count"]) for interval in found if interval is not None), default=0)
         yield scope, count, [score_cells(summary, metric, {category: count})[0] for metric in metrics]
-
-
-def _percent(interval: Mapping[str, float]) -> str:
-    return f"{100 * interval['estimate']:.1f} ({100 * interval['low']:.1f}-{100 * interval['high']:.1f})"

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from deltamem.intervals import group_interval
 from eval.headline import SCOPES
 from eval.longmemeval.data import TYPES, LongMemEvalConfig, is_abstention, session_of
 from eval.metrics import recall_at
@@ -18,7 +19,6 @@ from eval.summary import (
     Value,
     answer_value,
     category_table,
-    group_interval,
     metric_scores,
     retrieval_values,
     verdict_value,
@@ -65,7 +65,7 @@ def _task_average(questions: Sequence[QuestionRecord], value: Value, *, resample
     worths = [worth * weight for weight, (_, worth) in zip(weights, valued, strict=True)]
     interval = group_interval(worths, [one.group for one, _ in valued], weights, resamples=resamples, seed=seed)
     assert interval is not None  # there is an accuracy
-    return {name: interval.as_dict()[name] for name in ("estimate", "low", "high")}
+    return interval.bounds()
 
 
 def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:

@@ -21,6 +21,7 @@ from deltamem.config import run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder
 from deltamem.errors import DeltaMemError, reason_of
 from deltamem.html import render_page, write_page
+from deltamem.intervals import percent_text
 from deltamem.llm import LLM
 from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile, atomic_writer, run_tasks
@@ -429,10 +430,7 @@ def _percent(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:
     interval = summary["scores"][metric].get(kind)
     if interval is None:
         return ""
-    if metric in summary["withheld"]:
-        return "withheld"
-    estimate, low, high = (100 * interval[name] for name in ("estimate", "low", "high"))
-    return f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
+    return "withheld" if metric in summary["withheld"] else percent_text(interval, brackets=True)
 
 
 def cost_line(summary: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.errors import DeltaMemError
+from deltamem.intervals import interval_text
 from deltamem.memory import Event
 from deltamem.runs import atomic_writer
 from deltamem.sessions import LabelledSession, read_sessions
@@ -239,6 +240,7 @@ class PolicyRow(NamedTuple):
     aim: str
 
 
+_PARTS = ("transition", "retrieval", "reward")
 _FIGURES = (
     ("labels", "ADD", "ADD, of operations", "%", ""),
     ("labels", "UPDATE", "UPDATE", "%", "22 to 28%"),
@@ -287,7 +289,7 @@ def policy_rows(findings: Findings) -> list[PolicyRow]:
     """The shallow policies, those that see only the session first; none without an embedding model."""
     rows = []
     for name, found in findings["policies"].items():
-        transition, retrieval, reward = (_interval(found["parts"][part]) for part in ("transition", "retrieval", "reward"))
+        transition, retrieval, reward = (interval_text(found["parts"][part]) for part in _PARTS)
         shown = name.replace("_", " "), found["description"], transition, retrieval, reward
         rows.append(PolicyRow(*shown, searches=found["searches"], aim=_AIMS.get(name, "")))
     return rows
@@ -295,10 +297,6 @@ def policy_rows(findings: Findings) -> list[PolicyRow]:
 
 def _number(value: float) -> str:
     return f"{value:.3f}"
-
-
-def _interval(found: Mapping[str, float]) -> str:
-    return f"{_number(found['estimate'])} [{_number(found['low'])}, {_number(found['high'])}]"
 
 
 def tables(findings: Findings) -> list[Table]:
