@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def came_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Size S, seed 1."""
+    """Size S, seed 1, a trip and a debate."""
     from writer_cases import written
 
     return written(tmp_path_factory.mktemp("came") / "S")

@@ -46,7 +46,7 @@ def test_a_reader_with_the_log_answers_every_question(came_data: Path, size: str
     readers = {name: LogReader(log.operations) for name, log in read.logs.items()}
     for question in read.questions.values():
         assert readers[question.trajectory].answer(question, ORDINALS) == set(question.answers), question.id
-    assert len(read.questions) == {"S": 144, "M": 168, "L": 61}[size]
+    assert len(read.questions) == {"S": 48, "M": 56, "L": 61}[size]
 
 
 def test_the_evidence_is_enough_and_no_turn_of_it_is_idle(came_data: Path, tmp_path: Path) -> None:
