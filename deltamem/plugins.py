@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from deltamem.errors import DeltaMemError
@@ -21,11 +23,20 @@ from deltamem.errors import DeltaMemError
 
 @cache
 def _entries(group: str) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in sorted(entry_points(group=f"deltamem.{group}"), key=lambda entry: entry.name)}
+    found = sorted(entry_points(group=f"deltamem.{group}"), key=lambda entry: entry.name)
+    return {entry.name: entry for entry in found if _is_there(entry)}
+
+
+def _is_there(entry: EntryPoint) -> bool:
+    """Whether the module exists, found without importing anything: a folder may be removed from an installation."""
+    top, *rest = entry.module.split(".")
+    spec = find_spec(top)
+    folders = (spec and spec.submodule_search_locations) or ()
+    return any(Path(folder, *rest).is_dir() or Path(folder, *rest).with_suffix(".py").is_file() for folder in folders)
 
 
 def names(group: str) -> list[str]:
-    """Names of the plug-ins of a group, sorted; those whose package was removed included."""
+    """Names of the plug-ins of a group, sorted."""
     return list(_entries(group))
 
 
@@ -33,31 +44,13 @@ def load(group: str, name: str) -> Any:
     """The object of a plug-in.
 
     Raises:
-        DeltaMemError: If there is no such plug-in, or its package was removed.
+        DeltaMemError: If there is no such plug-in.
     """
-    entry = _entries(group).get(name)
-    if entry is None:
+    if name not in _entries(group):
         raise DeltaMemError(f"{name!r} is none of the {group}; there are: {', '.join(names(group)) or 'none'}")
-    try:
-        return entry.load()
-    except ModuleNotFoundError as error:
-        if not _removed(entry, error):
-            raise
-        raise DeltaMemError(f"{name!r} is not installed: there is no package {error.name}") from error
+    return _entries(group)[name].load()
 
 
 def load_all(group: str) -> dict[str, Any]:
-    """The objects of all plug-ins of a group by name, without those whose package was removed."""
-    loaded = {}
-    for name, entry in _entries(group).items():
-        try:
-            loaded[name] = entry.load()
-        except ModuleNotFoundError as error:
-            if not _removed(entry, error):
-                raise
-    return loaded
-
-
-def _removed(entry: EntryPoint, error: ModuleNotFoundError) -> bool:
-    """Whether what is missing is the plug-in itself and not a library that it needs."""
-    return error.name is not None and f"{entry.module}.".startswith(f"{error.name}.")
+    """The objects of all plug-ins of a group by name."""
+    return {name: entry.load() for name, entry in _entries(group).items()}
