@@ -3,8 +3,9 @@
 A plug-in is one line of ``[project.entry-points."deltamem.GROUP"]`` in the ``pyproject.toml`` of its distribution; the group
 says which protocol its object fulfils:
 
-- ``deltamem.commands``: `deltamem.cli.app.CommandGroup`
-- ``deltamem.routes``: `deltamem.server.app.Routes`
+- ``deltamem.commands``: a class that fulfils `deltamem.cli.app.CommandGroup`
+- ``deltamem.options.COMMAND``: a dataclass of further options of a command, see `deltamem.cli.options.takes_options`
+- ``deltamem.routes``: a class that fulfils `deltamem.server.routes.Routes`
 - ``deltamem.stores``: `deltamem.journal.beside.StoreKind`
 - ``deltamem.systems``: `eval.systems.base.SystemKind`
 - ``deltamem.benchmarks``: a subclass of `eval.benchmark.Benchmark`

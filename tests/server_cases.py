@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from episode_texts import WordEmbedder
 from rule_model import RulePolicy
@@ -91,6 +92,13 @@ def serving(
             running.should_exit = True
             thread.join(LONG)
             assert not thread.is_alive()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """With the model that is made of rules, and open until a key is made."""
+    with serving(tmp_path / "bank") as running:
+        yield running
 
 
 def until(holds: Any) -> None:

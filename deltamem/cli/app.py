@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from deltamem import plugins
 from deltamem.cli.add import add
 from deltamem.cli.commands import (
     audit,
@@ -34,12 +35,21 @@ from deltamem.cli.doctor import doctor
 from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
-from deltamem.cli.serve import KEYS, pause, resume, serve
+from deltamem.cli.serve import KeyCommands, pause, resume, serve
 from deltamem.config import USAGE_ERROR
 from deltamem.errors import DeltaMemError
-from papers.episodic.command import EPISODES
 
 INTERRUPTED = 130
+
+
+class CommandGroup(Protocol):
+    """Commands under a name of their own, ``deltamem NAME ...``; entry points of ``deltamem.commands`` name such classes."""
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    commands: ClassVar[Mapping[str, Callable[..., int | None]]]
+    """By name. The first parameter of each is an `Options`, the others are typer's; it returns the exit code (None is 0)."""
+
 
 _COMMANDS: dict[str, Callable[..., int | None]] = {
     "add": add,
@@ -115,16 +125,13 @@ app = typer.Typer(
     epilog="Every option can also be given as a variable DELTAMEM_*, for example DELTAMEM_OWNER.",
 )
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(takes_options(_command))
-_GROUPS = {
-    "keys": ("API keys of the server: make, list and revoke them.", KEYS),
-    "episodes": ("What an agent did and has learned from it: read trajectories, list, show and recall.", EPISODES),
-}
-for _name, (_help, _commands) in _GROUPS.items():
-    _group = typer.Typer(name=_name, help=_help, no_args_is_help=True)
-    for _command_name, _command in _commands.items():
-        _group.command(_command_name)(takes_options(_command))
-    app.add_typer(_group)
+    app.command(_name)(takes_options(_command, plugins.load_all(f"options.{_name}")))
+_groups: list[CommandGroup] = [KeyCommands(), *(kind() for kind in plugins.load_all("commands").values())]
+for _group in _groups:
+    _typer = typer.Typer(name=_group.name, help=_group.help, no_args_is_help=True)
+    for _name, _command in _group.commands.items():
+        _typer.command(_name)(takes_options(_command))
+    app.add_typer(_typer)
 
 
 def main() -> None:

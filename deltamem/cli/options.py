@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from deltamem.cli.output import note, utf8
 from deltamem.errors import DeltaMemError
@@ -106,31 +108,51 @@ class Options:
         return self.owner
 
 
-def takes_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command the fields of `Options` besides its own parameters.
+def takes_options(
+    command: Callable[..., int | None], further: Mapping[str, type[Any]] = MappingProxyType({})
+) -> Callable[..., int | None]:
+    """Give a command the fields of `Options` besides its own parameters, and those that plug-ins add to it.
 
     Args:
         command: A function whose first parameter is an `Options`; it returns the exit code (None is 0).
+        further: Dataclasses of plug-ins by name, entry points of ``deltamem.options.COMMAND``: each field that is annotated
+            with a `typer.Option` becomes an option. The command gets their instances by name as its parameter `further`.
 
     Returns:
         A function with a signature that typer can read.
     """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    hints = get_type_hints(Options, include_extras=True)
-    shared = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(Options)
-    ]
+    given_to = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    own = [parameter for parameter in given_to if parameter.name != "further"]
+    added = {name: _option_fields(kind) for name, kind in further.items()}
+    shared = _option_fields(Options)
 
     @wraps(command)
     def with_options(**given: object) -> int | None:
-        taken = {parameter.name: given.pop(parameter.name) for parameter in shared}
-        return command(Options(**taken), **given)  # type: ignore[arg-type]
+        def taken(names: Iterable[inspect.Parameter]) -> dict[str, Any]:
+            return {parameter.name: given.pop(parameter.name) for parameter in names}
 
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+        options = Options(**taken(shared))
+        if len(own) < len(given_to):
+            given["further"] = {name: kind(**taken(added[name])) for name, kind in further.items()}
+        return command(options, **given)
+
+    parameters = [
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
+        *(parameter for those in added.values() for parameter in those),
+        *shared,
+    ]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
+
+
+def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(kind)
+        if any(isinstance(one, OptionInfo) for one in getattr(hints[field.name], "__metadata__", ()))
+    ]
 
 
 def check_bank(options: Options) -> None:

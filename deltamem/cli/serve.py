@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -43,14 +42,8 @@ def serve(
         int,
         typer.Option("--parallel", envvar="DELTAMEM_PARALLEL", min=1, metavar="N", help="Sessions that are read at once."),
     ] = 4,
-    upstream: Annotated[
-        str | None,
-        typer.Option("--upstream", envvar="DELTAMEM_UPSTREAM", metavar="URL", help="Server that /proxy/v1 stands before."),
-    ] = None,
-    idle: Annotated[
-        float,
-        typer.Option("--idle", envvar="DELTAMEM_IDLE", min=0.0, metavar="SECONDS", help="When a conversation has ended."),
-    ] = 600.0,
+    *,
+    further: Mapping[str, object],
 ) -> None:
     """Serve the memories of many owners over HTTP; see docs/serving.md.
 
@@ -61,7 +54,7 @@ def serve(
         from deltamem.jobs import WorkerSettings
         from deltamem.server.access import is_loopback
         from deltamem.server.runner import event_loop
-        from deltamem.server.service import ProxySettings, ServerSettings
+        from deltamem.server.service import ServerSettings
     except ImportError as error:
         raise DeltaMemError(_INSTALL) from error
     with store_keys(options) as keys:
@@ -69,12 +62,11 @@ def serve(
             raise DeltaMemError(
                 f"{host} can be reached from other machines, and there is no API key; make one with: deltamem keys create"
             )
-        proxy = None if upstream is None else ProxySettings(upstream, os.environ.get("DELTAMEM_UPSTREAM_KEY"), idle=idle)
         settings = ServerSettings(
             max_body_bytes=body * 2**20,
             rate_limit=None if rate == "off" else rate,
             worker=WorkerSettings(parallel=parallel),
-            proxy=proxy,
+            plugins=further,
         )
         with asyncio.Runner(loop_factory=event_loop) as runner:
             runner.run(_serve(options, keys, host, port, settings))
@@ -245,5 +237,13 @@ def _pause(options: Options, paused: bool) -> None:
     Output().result({"paused": paused, "waiting": waiting}, [((sentence, ""),)], as_json=options.as_json)
 
 
-KEYS: dict[str, Callable[..., int | None]] = {"create": create_key, "list": list_keys, "revoke": revoke_key}
-"""The commands of `deltamem keys`."""
+class KeyCommands:
+    """The commands ``deltamem keys ...``."""
+
+    name: ClassVar = "keys"
+    help: ClassVar = "API keys of the server: make, list and revoke them."
+    commands: ClassVar[Mapping[str, Callable[..., int | None]]] = {
+        "create": create_key,
+        "list": list_keys,
+        "revoke": revoke_key,
+    }

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from opentelemetry.trace import SpanKind, get_tracer, use_span
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deltamem import plugins
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
@@ -24,10 +25,8 @@ from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor, MCPRoute
 from deltamem.server.openapi import Application
 from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
+from deltamem.server.routes import Routes
 from deltamem.server.service import ServerSettings, Service
-from integrations.mem0 import routes as mem0
-from integrations.openai_proxy import routes as proxy
-from papers.episodic import routes as episodes
 
 _tracer = get_tracer("deltamem.server")
 access_log = logging.getLogger("deltamem.access")
@@ -53,16 +52,18 @@ def create_app(
         manager_settings: How sessions are read.
 
     Raises:
-        DeltaMemError: If the rate limit or the proxy's upstream cannot be read.
+        DeltaMemError: If the rate limit or a plug-in's settings cannot be used.
     """
     settings = settings or ServerSettings()
     service = Service(store, policy, manager_settings, settings)
     mcp = HTTPDoor(service)
-    forwarding = None if settings.proxy is None else proxy.Proxy(service, settings.proxy)
+    plugged: list[Routes] = [kind(service) for kind in plugins.load_all("routes").values()]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with service, mcp.running(), forwarding or nullcontext():
+        async with service, mcp.running(), AsyncExitStack() as stack:
+            for routes in plugged:
+                await stack.enter_async_context(routes.running())
             yield
 
     app = Application(
@@ -79,13 +80,12 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.service = service
-    app.state.proxy = forwarding
     app.state.access = Access(keys, settings.rate_limit)
     app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for door in (native, episodes, operations, mem0, proxy, ui):
-        app.include_router(door.router())
+    for router in (native.router(), *(routes.router() for routes in plugged), operations.router(), ui.router()):
+        app.include_router(router)
     app.router.routes.append(MCPRoute(mcp))
     return app
 

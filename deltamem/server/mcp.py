@@ -41,6 +41,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
+from deltamem import plugins
 from deltamem.config import StrictModel
 from deltamem.edits import Add, Retract, Update
 from deltamem.embedding import Embedder
@@ -53,10 +54,9 @@ from deltamem.server.keys import Key, Scope
 from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
 from deltamem.server.problems import problem_of
 from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
+from deltamem.server.routes import OwnerKind, ToolSpec
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
-from papers.episodic.records import MessageIn, is_agent, read_trajectory
-from papers.episodic.routes import IngestedOut, RecalledOut, read_episodes, recalled
 
 WAIT = 30.0
 """Seconds that `add_memory` waits for the model; clients commonly give up on a tool after a minute."""
@@ -67,12 +67,6 @@ Search before you answer what may depend on earlier conversations, and add what 
 facts, plans, preferences, and what has changed. Look for an existing memory first: correct it with update_memory instead of
 adding a second one. Every change is recorded; memory_history shows the versions of a memory. Erase only when the person
 asks for it."""
-
-
-AGENT_INSTRUCTIONS = """\
-This server keeps what one agent has learned from its own work: reflections, which are lessons for later tasks, and episodes,
-which are tasks that it did. Call recall_episodes before you begin a task, and follow the lessons that fit it. When a
-conversation is finished, give it to ingest_trajectory if there is such a tool: a model reads it and learns from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +84,8 @@ class Door:
     service: Service
     caller: Callable[[], Caller]
     """Who calls, for the request that is being served."""
+    noun: str = "person"
+    """Who the owner is, see `OwnerKind`."""
 
     async def memory(self, scope: Scope) -> MemoryManager:
         """The memory of the caller, if the key has a scope.
@@ -143,7 +139,8 @@ class Door:
 Ctx = Context[Door, Any]
 
 
-def _door(ctx: Ctx) -> Door:
+def door_of(ctx: Ctx) -> Door:
+    """What a tool works with."""
     return ctx.request_context.lifespan_context
 
 
@@ -229,7 +226,7 @@ async def add_memory(
     If this server has a model, it reads the text against what is known and adds, rewrites or leaves memories; else the text
     is stored word for word.
     """
-    door = _door(ctx)
+    door = door_of(ctx)
     memory = await door.memory(Scope.WRITE)
     when = time or datetime.now(UTC).replace(microsecond=0)
     if not door.service.has_model:
@@ -262,7 +259,7 @@ async def search_memories(
     filters: Filters | None = None,
 ) -> FoundOut:
     """Find the memories that are most similar to a query."""
-    return await _door(ctx).search(query, k, filters)
+    return await door_of(ctx).search(query, k, filters)
 
 
 async def get_memories(
@@ -273,12 +270,12 @@ async def get_memories(
     limit: Annotated[int, Field(ge=1, le=1000, description="Memories on a page.")] = 50,
 ) -> MemoriesOut:
     """List the memories, now or as they were at an earlier time, page by page."""
-    return await _door(ctx).page(filters, at, cursor, limit)
+    return await door_of(ctx).page(filters, at, cursor, limit)
 
 
 async def get_memory(ctx: Ctx, memory_id: MemoryId) -> RememberedOut:
     """Show one memory, and the sessions and edits that it comes from."""
-    door = _door(ctx)
+    door = door_of(ctx)
     return await door.stored(await door.memory(Scope.READ), memory_id)
 
 
@@ -292,14 +289,14 @@ async def update_memory(
     """Correct a memory. The earlier version stays in its history."""
     if text is None and time is None and metadata is None:
         raise ToolError("nothing to change: give text, time or metadata")
-    door = _door(ctx)
+    door = door_of(ctx)
     memory = await door.memory(Scope.WRITE)
     return EntryRecord.of(await memory.write([Update(memory_id, text, time, metadata)], door.caller().key.name))
 
 
 async def memory_history(ctx: Ctx, memory_id: MemoryId) -> StepsOut:
     """Show everything that happened to a memory, what was rolled back or deleted included."""
-    memory = await _door(ctx).memory(Scope.READ)
+    memory = await door_of(ctx).memory(Scope.READ)
     steps = await anyio.to_thread.run_sync(memory.history, memory_id)
     return StepsOut(steps=[StepRecord.step(step) for step in steps])
 
@@ -319,7 +316,7 @@ def _question(ctx: Ctx, question: str, *, confirm: bool) -> Elicit[Approval] | A
 async def _approve_deletion(ctx: Ctx, memory_id: str, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
     if not erase:
         return Approval(confirm=True)
-    memory = await _door(ctx).memory(Scope.ADMIN)
+    memory = await door_of(ctx).memory(Scope.ADMIN)
     steps = await anyio.to_thread.run_sync(memory.history, memory_id)
     last = next((found.text for _, change in reversed(steps) if (found := change.after or change.before) is not None), "")
     question = f"Erase the memory {memory_id} ({last}) for good, with its history and the turns that it comes from?"
@@ -327,19 +324,19 @@ async def _approve_deletion(ctx: Ctx, memory_id: str, erase: bool, confirm: bool
 
 
 async def _approve_clearing(ctx: Ctx, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
-    memory = await _door(ctx).memory(Scope.ADMIN if erase else Scope.WRITE)
+    memory = await door_of(ctx).memory(Scope.ADMIN if erase else Scope.WRITE)
     count = await anyio.to_thread.run_sync(lambda: len(memory.state()))
-    if count == 0 and not (erase and await anyio.to_thread.run_sync(_door(ctx).service.known, memory.owner)):
+    if count == 0 and not (erase and await anyio.to_thread.run_sync(door_of(ctx).service.known, memory.owner)):
         return Approval(confirm=True)
-    whose = "agent" if is_agent(memory.owner) else "person"
     question = f"Take all {count} memories back? Their history stays, and a rollback restores them."
     if erase:
-        question = f"Erase everything about this {whose} for good: {count} memories, their history and all stored sessions?"
+        noun = door_of(ctx).noun
+        question = f"Erase everything about this {noun} for good: {count} memories, their history and all stored sessions?"
     return _question(ctx, question, confirm=confirm)
 
 
 async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval] | Approval:
-    memory = await _door(ctx).memory(Scope.WRITE)
+    memory = await door_of(ctx).memory(Scope.WRITE)
 
     def compare() -> str:
         position = memory.resolve(memory.point(to))
@@ -360,7 +357,7 @@ async def _agreed(ctx: Ctx, approval: ElicitationResult[Approval], scope: Scope)
         ToolError: If not.
     """
     if isinstance(approval, AcceptedElicitation) and approval.data.confirm:
-        return await _door(ctx).memory(scope)
+        return await door_of(ctx).memory(scope)
     if _asks(ctx):
         raise ToolError("nothing was changed, because the person did not agree")
     raise ToolError("nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true")
@@ -374,7 +371,7 @@ async def delete_memory(
     confirm: Confirm = False,
 ) -> EntryRecord:
     """Take a memory back: it is not found any more, its history stays, and a rollback restores it. Or erase it."""
-    door, memory = _door(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
+    door, memory = door_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
     if erase:
         return EntryRecord.of(await door.service.forget(memory, memory_id))
     return EntryRecord.of(await memory.write([Retract(memory_id)], door.caller().key.name))
@@ -387,7 +384,7 @@ async def delete_all_memories(
     confirm: Confirm = False,
 ) -> ClearedOut:
     """Take all memories back: their history stays, and a rollback restores them. Or erase everything about the person."""
-    door, memory = _door(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
+    door, memory = door_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
     if erase:
         # Who is not known is as good as erased.
         known = await anyio.to_thread.run_sync(door.service.known, memory.owner)
@@ -414,7 +411,7 @@ async def rollback_memories(
 async def recall(ctx: Ctx, topic: str) -> str:
     """What is remembered about a topic, to begin a conversation with."""
     try:
-        found = (await _door(ctx).search(topic, 10)).memories
+        found = (await door_of(ctx).search(topic, 10)).memories
     except Exception as error:
         raise MCPError(INTERNAL_ERROR, _sentence(error)) from error
     if not found:
@@ -428,73 +425,41 @@ async def recall(ctx: Ctx, topic: str) -> str:
 
 async def remembered(ctx: Ctx, id: str) -> str:
     """One memory with its sources, as JSON."""
-    door = _door(ctx)
+    door = door_of(ctx)
     return (await door.stored(await door.memory(Scope.READ), id)).model_dump_json()
 
 
-async def recall_episodes(
-    ctx: Ctx,
-    task: Annotated[MemoryText, Field(description="What is to be done, in any words.")],
-    k: Annotated[int, Field(ge=0, le=100, description="At most so many reflections.")] = 5,
-    episodes: Annotated[int, Field(ge=0, le=100, description="At most so many similar episodes.")] = 3,
-) -> RecalledOut:
-    """Find the lessons and the similar earlier episodes that help with a task; `text` has all of it for a prompt."""
-    door = _door(ctx)
-    memory = await door.memory(Scope.READ)
-    return await recalled(door.service, memory.owner, task, k, episodes)
-
-
-async def ingest_trajectory(
-    ctx: Ctx,
-    id: Annotated[str, Field(min_length=1, max_length=200, description="Names the conversation; each is read once.")],
-    time: Annotated[Time, Field(description="When it took place.")],
-    messages: Annotated[
-        list[MessageIn],
-        Field(min_length=1, max_length=10_000, description="As in the OpenAI protocol, with tool calls and tool messages."),
-    ],
-) -> IngestedOut:
-    """Learn from a finished conversation: a model reads it, notes its episodes, and adds or improves lessons.
-
-    It takes some calls of the model. Each step is recorded: if no answer comes, send the same again, and it goes on.
-    """
-    door = _door(ctx)
-    memory = await door.memory(Scope.WRITE)
-    return await read_episodes(door.service, memory.owner, read_trajectory(id, time, messages))
-
-
-_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What these change can be taken back, because the journal keeps every version.
-_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
 _CORRECTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 _DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 _ROLLS_BACK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
 
-_TOOLS: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
-    (add_memory, "Remember", _ADDS),
-    (search_memories, "Search memories", _READS),
-    (get_memories, "List memories", _READS),
-    (get_memory, "Show a memory", _READS),
-    (update_memory, "Correct a memory", _CORRECTS),
-    (delete_memory, "Delete a memory", _DESTROYS),
-    (delete_all_memories, "Delete all memories", _DESTROYS),
-    (memory_history, "History of a memory", _READS),
-    (rollback_memories, "Roll memories back", _ROLLS_BACK),
+_ADD_MEMORY = ToolSpec(add_memory, "Remember", ADDS)
+_TOOLS = (
+    ToolSpec(search_memories, "Search memories", READS),
+    ToolSpec(get_memories, "List memories", READS),
+    ToolSpec(get_memory, "Show a memory", READS),
+    ToolSpec(update_memory, "Correct a memory", _CORRECTS),
+    ToolSpec(delete_memory, "Delete a memory", _DESTROYS),
+    ToolSpec(delete_all_memories, "Delete all memories", _DESTROYS),
+    ToolSpec(memory_history, "History of a memory", READS),
+    ToolSpec(rollback_memories, "Roll memories back", _ROLLS_BACK),
 )
-_RECALL = (recall_episodes, "Recall lessons and episodes", _READS)
-_INGEST = (ingest_trajectory, "Learn from a conversation", _ADDS)
+PERSON = OwnerKind("person", lambda owner: True, INSTRUCTIONS, (_ADD_MEMORY,))
+"""All owners whom no plug-in has tools for."""
 
 
-def _tools(*, agent: bool, model: bool) -> list[Tool]:
-    """What a person's client may call, or an agent's, whose memory has no texts of people."""
-    if not agent:
-        return [_tool(*tool) for tool in _TOOLS]
-    return [_tool(*tool) for tool in (_RECALL, *((_INGEST,) if model else ()), *_TOOLS[1:])]
+def owner_kinds() -> list[OwnerKind]:
+    """Those of plug-ins, and last the one that everybody is of."""
+    return [kind for routes in plugins.load_all("routes").values() if (kind := routes.owner_kind) is not None] + [PERSON]
 
 
-def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations) -> Tool:
+def _tool(spec: ToolSpec) -> Tool:
     """A tool that refuses arguments which it does not have, such as an owner, instead of ignoring them."""
-    description = " ".join((function.__doc__ or "").split())
-    tool = Tool.from_function(function, title=title, description=description, annotations=annotations)
+    description = " ".join((spec.function.__doc__ or "").split())
+    tool = Tool.from_function(spec.function, title=spec.title, description=description, annotations=spec.annotations)
     base = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = type(
         base.__name__, (base,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__}
@@ -506,14 +471,23 @@ def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations
 class MemoryServer(MCPServer[Door]):
     """Words every error as one sentence for whoever called, without anything of what lies inside."""
 
-    def __init__(self, door: Door, *, agent: bool = False, begin: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        caller: Callable[[], Caller],
+        kind: OwnerKind = PERSON,
+        begin: Callable[[], None] | None = None,
+    ) -> None:
         """Make the server; it does not listen yet.
 
         Args:
-            door: What the tools work with.
-            agent: Whether those who call are agents, with lessons of their own, and not people.
+            service: What the tools work with.
+            caller: Who calls, for the request that is being served.
+            kind: Of the owners whom it serves.
             begin: Called when it begins to.
         """
+        door = Door(service, caller, kind.noun)
+        tools = [spec for spec in (*kind.tools, *_TOOLS) if service.has_model or not spec.needs_model]
 
         @asynccontextmanager
         async def lifespan(server: MCPServer[Door]) -> AsyncIterator[Door]:
@@ -524,10 +498,10 @@ class MemoryServer(MCPServer[Door]):
         super().__init__(
             "deltamem",
             title="DeltaMem",
-            description=f"The long-term memory of one {'agent' if agent else 'person'}.",
-            instructions=AGENT_INSTRUCTIONS if agent else INSTRUCTIONS,
+            description=f"The long-term memory of one {kind.noun}.",
+            instructions=kind.instructions,
             version=version("deltamem"),
-            tools=_tools(agent=agent, model=door.service.has_model),
+            tools=[_tool(spec) for spec in tools],
             lifespan=lifespan,
             # What tells a client that something has changed is shared by all owners.
             subscriptions=False,
@@ -540,7 +514,7 @@ class MemoryServer(MCPServer[Door]):
 
         self.resource("memory://state", name="state", title="All memories", mime_type="application/json")(state)
         self.resource("memory://memory/{id}", name="memory", title="One memory", mime_type="application/json")(remembered)
-        if not agent:
+        if kind is PERSON:
             self.prompt("recall", title="What is remembered")(recall)
 
     async def call_tool(
@@ -623,8 +597,8 @@ async def serve_stdio(service: Service, owner: str, actor: str) -> None:
     # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
     loading = threading.Thread(target=_load, args=(service.store.embedder,), daemon=True)
     try:
-        door = Door(service, lambda: caller)
-        await MemoryServer(door, agent=is_agent(owner), begin=loading.start).run_stdio_async()
+        kind = next(kind for kind in owner_kinds() if kind.includes(owner))
+        await MemoryServer(service, lambda: caller, kind, loading.start).run_stdio_async()
     except* BrokenPipeError:  # the client does not listen any more, which is another end
         pass
 
@@ -642,15 +616,14 @@ class HTTPDoor:
 
     def __init__(self, service: Service) -> None:
         """Bind the service; nothing is answered outside of `running`."""
-        door = Door(service, _CALLER.get)
-        self._servers = {agent: MemoryServer(door, agent=agent) for agent in (False, True)}
+        self._servers = [(kind, MemoryServer(service, _CALLER.get, kind)) for kind in owner_kinds()]
         self._max_body = service.settings.max_body_bytes
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests."""
         async with AsyncExitStack() as stack:
-            for server in self._servers.values():
+            for _, server in self._servers:
                 server.streamable_http_app(
                     max_request_body_size=self._max_body,
                     # `identify` checks the key, or without keys that host and origin are this machine.
@@ -667,7 +640,8 @@ class HTTPDoor:
         token = AccessToken(token="", client_id=caller.key.id, scopes=sorted(caller.key.scopes), subject=caller.owner)
         reset = _CALLER.set(caller)
         try:
-            app = AuthContextMiddleware(self._servers[is_agent(caller.owner)].session_manager.handle_request)
+            server = next(server for kind, server in self._servers if kind.includes(caller.owner))
+            app = AuthContextMiddleware(server.session_manager.handle_request)
             await app({**scope, "user": AuthenticatedUser(token)}, receive, send)
         finally:
             _CALLER.reset(reset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
@@ -38,25 +38,6 @@ By manager and not by name: who is erased and begins again has another one, and 
 
 
 @dataclass(frozen=True, slots=True)
-class ProxySettings:
-    """How the proxy works; times in seconds."""
-
-    upstream: str
-    """Base URL of the server, up to and including ``/v1``."""
-    upstream_key: str | None = None
-    """Sent to it as ``Authorization: Bearer``. The caller's own is sent if this is None and the server has no API keys."""
-    memories: int = 5
-    """How many are recalled at most."""
-    idle: float = 600.0
-    """How long nothing is said until a conversation is read as a session."""
-    recall: float = 5.0
-    """How long a request waits for what is remembered."""
-    connect: float = 10.0
-    answer: float = 600.0
-    """How long the upstream may be silent."""
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """How a server works."""
 
@@ -66,8 +47,8 @@ class ServerSettings:
     rate_limit: str | None = "1200/minute"
     """What one key may ask, as the library limits writes it; several are separated by ``;``."""
     worker: WorkerSettings = field(default_factory=WorkerSettings)
-    proxy: ProxySettings | None = None
-    """None for a server that is no proxy."""
+    plugins: Mapping[str, object] = field(default_factory=dict)
+    """Settings of plug-ins, by name."""
 
 
 class NoModel:

@@ -30,6 +30,7 @@ from deltamem.memory import Memory
 from deltamem.server.access import SECURITY, Caller, allow, service_of
 from deltamem.server.keys import Key, Scope
 from deltamem.server.problems import Problem, not_found, problem_of
+from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
 from integrations.mem0.filters import ENTITIES, View, read_mem0_filter, read_time, user_name, users_of, utc
@@ -96,35 +97,38 @@ class Found(NamedTuple):
     uuid: UUID
 
 
-def router() -> APIRouter:
-    """The routes of both dialects."""
-    routes = APIRouter(tags=["mem0"], dependencies=SECURITY, route_class=Mem0Route, include_in_schema=False)
-    routes.get("/v1/ping/")(ping)
-    routes.post("/v3/memories/add/")(add_memories)
-    routes.post("/v3/memories/search/")(search_platform)
-    routes.post("/v3/memories/")(list_platform)
-    routes.delete("/v1/memories/")(delete_all)
-    routes.get("/v1/memories/{memory_id}/")(get_memory)
-    routes.put("/v1/memories/{memory_id}/")(update_memory)
-    routes.delete("/v1/memories/{memory_id}/")(delete_memory)
-    routes.get("/v1/memories/{memory_id}/history/")(memory_history)
-    routes.put("/v1/batch/")(batch_update)
-    routes.delete("/v1/batch/")(batch_delete)
-    routes.get("/v1/event/{event_id}/")(get_event)
-    routes.get("/v1/entities/")(list_entities)
-    for version in ("v1", "v2"):
-        routes.delete(f"/{version}/entities/{{kind}}/{{name:path}}/")(delete_entity)
-    routes.post("/memories")(add_and_wait)
-    routes.get("/memories")(list_hosted)
-    routes.delete("/memories")(delete_all)
-    routes.get("/memories/{memory_id}")(get_memory)
-    routes.put("/memories/{memory_id}")(update_hosted)
-    routes.delete("/memories/{memory_id}")(delete_memory)
-    routes.get("/memories/{memory_id}/history")(memory_history)
-    routes.post("/search")(search_hosted)
-    for path, name in _REFUSED.items():
-        routes.api_route(path, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])(partial(_refuse, name))
-    return routes
+class Mem0Routes(Routes):
+    """The plug-in."""
+
+    def router(self) -> APIRouter:
+        """The routes of both dialects."""
+        routes = APIRouter(tags=["mem0"], dependencies=SECURITY, route_class=Mem0Route, include_in_schema=False)
+        routes.get("/v1/ping/")(ping)
+        routes.post("/v3/memories/add/")(add_memories)
+        routes.post("/v3/memories/search/")(search_platform)
+        routes.post("/v3/memories/")(list_platform)
+        routes.delete("/v1/memories/")(delete_all)
+        routes.get("/v1/memories/{memory_id}/")(get_memory)
+        routes.put("/v1/memories/{memory_id}/")(update_memory)
+        routes.delete("/v1/memories/{memory_id}/")(delete_memory)
+        routes.get("/v1/memories/{memory_id}/history/")(memory_history)
+        routes.put("/v1/batch/")(batch_update)
+        routes.delete("/v1/batch/")(batch_delete)
+        routes.get("/v1/event/{event_id}/")(get_event)
+        routes.get("/v1/entities/")(list_entities)
+        for version in ("v1", "v2"):
+            routes.delete(f"/{version}/entities/{{kind}}/{{name:path}}/")(delete_entity)
+        routes.post("/memories")(add_and_wait)
+        routes.get("/memories")(list_hosted)
+        routes.delete("/memories")(delete_all)
+        routes.get("/memories/{memory_id}")(get_memory)
+        routes.put("/memories/{memory_id}")(update_hosted)
+        routes.delete("/memories/{memory_id}")(delete_memory)
+        routes.get("/memories/{memory_id}/history")(memory_history)
+        routes.post("/search")(search_hosted)
+        for path, name in _REFUSED.items():
+            routes.api_route(path, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])(partial(_refuse, name))
+        return routes
 
 
 _REFUSED = {

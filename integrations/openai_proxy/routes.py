@@ -13,11 +13,10 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -32,11 +31,13 @@ from starlette.types import Scope as ASGIScope
 from deltamem.errors import DeltaMemError
 from deltamem.manager import MemoryManager
 from deltamem.recall import recalled_text, text_of
-from deltamem.server.access import Caller, allow, header_text, named_owner, service_of
+from deltamem.server.access import Caller, allow, header_text, named_owner
 from deltamem.server.keys import Scope
 from deltamem.server.problems import Problem, not_found
-from deltamem.server.service import ProxySettings, Service
+from deltamem.server.routes import Routes
+from deltamem.server.service import Service
 from deltamem.sessions import Turn
+from integrations.openai_proxy.settings import ProxySettings
 
 logger = logging.getLogger(__name__)
 
@@ -53,47 +54,101 @@ _NOT_SENT = frozenset(
 _NOT_RETURNED = frozenset({"proxy-authenticate", "set-cookie", "date", "server"} | _HOP_BY_HOP)
 
 
-class Proxy:
+class ProxyRoutes(Routes):
     """The connections to the upstream, and the watch over conversations that have ended."""
 
-    def __init__(self, service: Service, settings: ProxySettings) -> None:
-        """Bind a service; nothing runs before the proxy is entered.
+    def __init__(self, service: Service) -> None:
+        """Bind a service; nothing runs before the proxy does.
 
         Raises:
             DeltaMemError: If the upstream's address is none.
         """
+        super().__init__(service)
+        settings = service.settings.plugins.get("openai_proxy", ProxySettings())
+        assert isinstance(settings, ProxySettings)
+        self.settings = settings
+        if settings.upstream is None:
+            return
         url = httpx.URL(settings.upstream)
         if url.scheme not in ("http", "https") or not url.host:
             raise DeltaMemError(f"{settings.upstream!r} is no address of a server such as http://localhost:8000/v1")
-        self.settings = settings
-        self._service = service
-        self._watch: asyncio.Task[None] | None = None
         timeout = httpx.Timeout(settings.answer, connect=settings.connect)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         self.client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False, trust_env=False)
 
-    async def __aenter__(self) -> Self:
-        self._watch = asyncio.create_task(self._end_conversations())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Turn conversations that have ended into sessions, if there is an upstream."""
+        if self.settings.upstream is None:
+            yield
+            return
+        watch = asyncio.create_task(self._end_conversations())
+        try:
+            yield
+        finally:
+            watch.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watch
-        await self.client.aclose()
+                await watch
+            await self.client.aclose()
 
     async def _end_conversations(self) -> None:
         idle = timedelta(seconds=self.settings.idle)
         while True:
             await asyncio.sleep(min(10.0, max(0.02, self.settings.idle / 4)))
             try:
-                if await asyncio.to_thread(self._service.store.journal.end_idle, idle):
-                    self._service.wake()
+                if await asyncio.to_thread(self.service.store.journal.end_idle, idle):
+                    self.service.wake()
             except Exception as error:
                 _log("read of the conversations that have ended", error)
+
+    def router(self) -> APIRouter:
+        """The routes. They are the upstream's, so they are not in the description of this server."""
+        routes = APIRouter(prefix="/proxy/v1", include_in_schema=False)
+
+        @routes.post("/chat/completions")
+        async def chat_completions(request: Request, key: Caller) -> Response:
+            proxy, service = self._proxy(), self.service
+            body = await request.body()
+            mode = request.headers.get("x-deltamem-mode", "on")
+            if mode not in _MODES:
+                raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
+            owner = named_owner(request, key)
+            for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
+                allow(key, scope)
+            if mode == "on" and not service.has_model:
+                mode = "read"
+            name, person = header_text(request, "X-DeltaMem-Session"), header_text(request, "X-DeltaMem-Person")
+            conversation = None
+            if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(service.known, owner)):
+                try:
+                    manager = await anyio.to_thread.run_sync(service.manager_of, owner)
+                    told = _Conversation(manager, person or manager.person_name, name)
+                    body = await _prepare(proxy, told, body)
+                    conversation = told if mode == "on" and told.turns else None
+                except Exception as error:
+                    mode = "error"
+                    _log("recalled", error)
+            return await _forward(proxy, request, "chat/completions", body, mode, conversation)
+
+        @routes.get("/models")
+        async def models(request: Request, key: Caller) -> Response:
+            allow(key, Scope.READ)
+            return await _forward(self._proxy(), request, "models")
+
+        @routes.get("/models/{name:path}")
+        async def model(name: str, request: Request, key: Caller) -> Response:
+            allow(key, Scope.READ)
+            # The upstream's key must open nothing else: no other path, and no query in disguise.
+            if {"", ".", ".."}.intersection(name.split("/")):
+                raise not_found()
+            return await _forward(self._proxy(), request, f"models/{quote(name)}")
+
+        return routes
+
+    def _proxy(self) -> ProxyRoutes:
+        if self.settings.upstream is None:
+            raise Problem(503, "this server is no proxy: it was started without --upstream")
+        return self
 
 
 @dataclass
@@ -108,59 +163,7 @@ class _Conversation:
     """The last position of the journal when memories were recalled."""
 
 
-def router() -> APIRouter:
-    """The routes. They are the upstream's, so they are not in the description of this server."""
-    routes = APIRouter(prefix="/proxy/v1", include_in_schema=False)
-
-    @routes.post("/chat/completions")
-    async def chat_completions(request: Request, key: Caller) -> Response:
-        proxy, service = _proxy(request), service_of(request)
-        body = await request.body()
-        mode = request.headers.get("x-deltamem-mode", "on")
-        if mode not in _MODES:
-            raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
-        owner = named_owner(request, key)
-        for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
-            allow(key, scope)
-        if mode == "on" and not service.has_model:
-            mode = "read"
-        name, person = header_text(request, "X-DeltaMem-Session"), header_text(request, "X-DeltaMem-Person")
-        conversation = None
-        if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(service.known, owner)):
-            try:
-                manager = await anyio.to_thread.run_sync(service.manager_of, owner)
-                told = _Conversation(manager, person or manager.person_name, name)
-                body = await _prepare(proxy, told, body)
-                conversation = told if mode == "on" and told.turns else None
-            except Exception as error:
-                mode = "error"
-                _log("recalled", error)
-        return await _forward(proxy, request, "chat/completions", body, mode, conversation)
-
-    @routes.get("/models")
-    async def models(request: Request, key: Caller) -> Response:
-        allow(key, Scope.READ)
-        return await _forward(_proxy(request), request, "models")
-
-    @routes.get("/models/{name:path}")
-    async def model(name: str, request: Request, key: Caller) -> Response:
-        allow(key, Scope.READ)
-        # The upstream's key must open nothing else: no other path, and no query in disguise.
-        if {"", ".", ".."}.intersection(name.split("/")):
-            raise not_found()
-        return await _forward(_proxy(request), request, f"models/{quote(name)}")
-
-    return routes
-
-
-def _proxy(request: Request) -> Proxy:
-    proxy: Proxy | None = request.app.state.proxy
-    if proxy is None:
-        raise Problem(503, "this server is no proxy: it was started without --upstream")
-    return proxy
-
-
-async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> bytes:
+async def _prepare(proxy: ProxyRoutes, conversation: _Conversation, body: bytes) -> bytes:
     """The body with what is remembered; what is said in it is noted in the conversation."""
     # In threads, because images make bodies large.
     text = body.decode()
@@ -188,7 +191,7 @@ def _is_spoken(message: Mapping[str, Any]) -> bool:
 
 
 async def _forward(
-    proxy: Proxy,
+    proxy: ProxyRoutes,
     request: Request,
     path: str,
     body: bytes | None = None,
@@ -196,6 +199,7 @@ async def _forward(
     conversation: _Conversation | None = None,
 ) -> Response:
     """Send a request on and the answer back, and keep what was said once the upstream has taken it."""
+    assert proxy.settings.upstream is not None
     url = f"{proxy.settings.upstream.rstrip('/')}/{path}"
     sent = proxy.client.build_request(
         request.method,
@@ -274,7 +278,7 @@ def _said(mode: str | None) -> dict[str, str]:
     return {} if mode is None else {"X-DeltaMem-Memory": mode}
 
 
-def _request_headers(proxy: Proxy, request: Request) -> list[tuple[bytes, bytes]]:
+def _request_headers(proxy: ProxyRoutes, request: Request) -> list[tuple[bytes, bytes]]:
     headers = [
         (name, value)
         for name, value in request.headers.raw

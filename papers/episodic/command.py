@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -175,4 +175,9 @@ def _fields(record: dict[str, Any], *names: str) -> list[Line]:
     return [((f"    {name}: ", "blue"), (str(record[name]), "")) for name in names]
 
 
-EPISODES: dict[str, Callable[..., int | None]] = {"add": add, "list": list_, "show": show, "recall": recall}
+class EpisodeCommands:
+    """The commands ``deltamem episodes ...``."""
+
+    name: ClassVar = "episodes"
+    help: ClassVar = "What an agent did and has learned from it: read trajectories, list, show and recall."
+    commands: ClassVar[Mapping[str, Callable[..., int | None]]] = {"add": add, "list": list_, "show": show, "recall": recall}

@@ -16,9 +16,12 @@ from deltamem.config import StrictModel
 from deltamem.ingest import Outcome
 from deltamem.manager import MemoryManager
 from deltamem.server.access import SECURITY, Founding, Reading, service_of
+from deltamem.server.keys import Scope
+from deltamem.server.mcp import ADDS, READS, Ctx, door_of
 from deltamem.server.native import PREFIX, MemoryText, Time, whole
 from deltamem.server.problems import Problem, responses
 from deltamem.server.records import ChangeRecord, UsageRecord
+from deltamem.server.routes import OwnerKind, Routes, ToolSpec
 from deltamem.server.service import Service
 from papers.episodic import EpisodicMemory, Ingested, Recalled
 from papers.episodic.memory import episodes_of, reflections_of
@@ -122,16 +125,6 @@ class RecalledOut(StrictModel):
         )
 
 
-def router() -> APIRouter:
-    """The routes."""
-    routes = APIRouter(prefix=PREFIX, tags=["episodes"], dependencies=SECURITY, responses=responses())
-    routes.post("/episodes")(add_episodes)
-    routes.get("/episodes")(list_episodes)
-    routes.get("/reflections")(list_reflections)
-    routes.post("/recall")(recall)
-    return routes
-
-
 def _agent(manager: MemoryManager) -> MemoryManager:
     if not is_agent(manager.owner):
         raise Problem(422, f"episodes belong to agents, which are owners named {AGENT}NAME")
@@ -182,3 +175,62 @@ def list_reflections(manager: Reading) -> ReflectionsOut:
 async def recall(body: RecallIn, manager: Reading, request: Request) -> RecalledOut:
     """The reflections and the similar episodes that help with a task."""
     return await recalled(service_of(request), _agent(manager).owner, body.task, body.k, body.episodes)
+
+
+async def recall_episodes(
+    ctx: Ctx,
+    task: Annotated[MemoryText, Field(description="What is to be done, in any words.")],
+    k: Annotated[int, Field(ge=0, le=100, description="At most so many reflections.")] = 5,
+    episodes: Annotated[int, Field(ge=0, le=100, description="At most so many similar episodes.")] = 3,
+) -> RecalledOut:
+    """Find the lessons and the similar earlier episodes that help with a task; `text` has all of it for a prompt."""
+    door = door_of(ctx)
+    memory = await door.memory(Scope.READ)
+    return await recalled(door.service, memory.owner, task, k, episodes)
+
+
+async def ingest_trajectory(
+    ctx: Ctx,
+    id: Annotated[str, Field(min_length=1, max_length=200, description="Names the conversation; each is read once.")],
+    time: Annotated[Time, Field(description="When it took place.")],
+    messages: Annotated[
+        list[MessageIn],
+        Field(min_length=1, max_length=10_000, description="As in the OpenAI protocol, with tool calls and tool messages."),
+    ],
+) -> IngestedOut:
+    """Learn from a finished conversation: a model reads it, notes its episodes, and adds or improves lessons.
+
+    It takes some calls of the model. Each step is recorded: if no answer comes, send the same again, and it goes on.
+    """
+    door = door_of(ctx)
+    memory = await door.memory(Scope.WRITE)
+    return await read_episodes(door.service, memory.owner, read_trajectory(id, time, messages))
+
+
+INSTRUCTIONS = """\
+This server keeps what one agent has learned from its own work: reflections, which are lessons for later tasks, and episodes,
+which are tasks that it did. Call recall_episodes before you begin a task, and follow the lessons that fit it. When a
+conversation is finished, give it to ingest_trajectory if there is such a tool: a model reads it and learns from it."""
+
+
+class EpisodeRoutes(Routes):
+    """The plug-in."""
+
+    owner_kind = OwnerKind(
+        "agent",
+        is_agent,
+        INSTRUCTIONS,
+        (
+            ToolSpec(recall_episodes, "Recall lessons and episodes", READS),
+            ToolSpec(ingest_trajectory, "Learn from a conversation", ADDS, needs_model=True),
+        ),
+    )
+
+    def router(self) -> APIRouter:
+        """The routes."""
+        routes = APIRouter(prefix=PREFIX, tags=["episodes"], dependencies=SECURITY, responses=responses())
+        routes.post("/episodes")(add_episodes)
+        routes.get("/episodes")(list_episodes)
+        routes.get("/reflections")(list_reflections)
+        routes.post("/recall")(recall)
+        return routes

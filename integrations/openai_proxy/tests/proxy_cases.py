@@ -22,7 +22,8 @@ from typing import Any
 import httpx
 from server_cases import QUICK, Server, ok, serving, until
 
-from deltamem.server.service import ProxySettings, ServerSettings
+from deltamem.server.service import ServerSettings
+from integrations.openai_proxy.settings import ProxySettings
 
 CHAT = "/proxy/v1/chat/completions"
 SYSTEM = {"role": "system", "content": "You are kind."}
@@ -144,7 +145,9 @@ def models(answer: Chunks = echo, status: int = 200, **headers: str) -> Iterator
 @contextmanager
 def proxying(folder: Path, upstream: Upstream, idle: float = 3600.0, **options: Any) -> Iterator[Server]:
     proxy = ProxySettings(upstream.url, **{"upstream_key": "upstream-key", "idle": idle} | options)
-    with serving(folder / "bank", settings=ServerSettings(worker=QUICK, rate_limit=None, proxy=proxy)) as server:
+    with serving(
+        folder / "bank", settings=ServerSettings(worker=QUICK, rate_limit=None, plugins={"openai_proxy": proxy})
+    ) as server:
         yield server
 
 

@@ -33,7 +33,8 @@ from scripted_server import serve
 from server_cases import ANN, LONG, QUICK, ok, problem, process, serving, until
 
 from deltamem.server.keys import Scope
-from deltamem.server.service import ProxySettings, ServerSettings
+from deltamem.server.service import ServerSettings
+from integrations.openai_proxy.settings import ProxySettings
 
 
 def test_memories_are_appended_to_the_last_message_and_every_other_byte_stays(tmp_path: Path) -> None:
@@ -384,7 +385,7 @@ def test_what_is_forgotten_or_erased_is_in_no_file(tmp_path: Path) -> None:
 
 def test_without_a_model_it_reads_and_without_an_upstream_it_says_so(tmp_path: Path) -> None:
     with models() as upstream:
-        settings = ServerSettings(worker=QUICK, rate_limit=None, proxy=ProxySettings(upstream.url))
+        settings = ServerSettings(worker=QUICK, rate_limit=None, plugins={"openai_proxy": ProxySettings(upstream.url)})
         with serving(tmp_path / "bank", model=False, settings=settings) as server:
             know(server, "Ann has a dog named Rex.")
             http = server.client("callers-own", **headers())

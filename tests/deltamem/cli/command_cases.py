@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+from episode_texts import WordEmbedder
 from rule_model import answer
 from scripted_server import Reply, completion
 from typer.testing import CliRunner, Result
@@ -34,6 +36,18 @@ deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
 main()
 """
 """A process that runs the command, and spares itself the seconds that loading an embedding model takes."""
+
+
+@pytest.fixture
+def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the bank of Ann will be; every command that a test runs uses it."""
+    for name in os.environ:
+        if name.startswith("DELTAMEM_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
+    monkeypatch.setenv("DELTAMEM_BANK", str(tmp_path / "bank"))
+    monkeypatch.setenv("DELTAMEM_OWNER", "ann")
+    return tmp_path / "bank"
 
 
 def follow_rules(body: dict[str, Any]) -> Reply:

@@ -1,13 +1,5 @@
-"""The server of most tests: in this process, with the model that is made of rules, and open until a key is made."""
+"""The server of most tests."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from server_cases import server
 
-import pytest
-from server_cases import Server, serving
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
+__all__ = ["server"]
