@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.episode import MAX_QUERIES
-from deltamem.ingest import estimate_tokens
+from deltamem.window import estimate_tokens
 
 _MEM0 = re.compile(r"## New Messages\n(.*?)\n\n## Observation Date", re.DOTALL)
 """Where mem0's prompt shows what is new; other parts of it repeat earlier messages."""

@@ -31,11 +31,12 @@ from omegaconf import OmegaConf
 
 from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
+from deltamem.llm import Usage
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, require
 from eval.locomo.data import Conversation, Dialogue, Question, dialogues, load_locomo
 from eval.models import make_embedder, make_system, open_models
-from eval.systems.base import Ingested, Memory, Usage
+from eval.systems.base import Ingested, Memory
 
 HERE = Path(__file__).parent
 SYSTEMS = ("deltamem", "mem0", "langmem")

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 # The client looks for this module at every request, and finds half of it while another thread is importing it.
@@ -24,8 +24,10 @@ import httpx as _httpx  # noqa: F401
 import openai
 from pydantic import BaseModel, Field, ValidationError
 
+from deltamem.config import StrictModel
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.sqlite import Database, FileKind
+from deltamem.text import shortened
 
 _LONGEST_REASON = 300
 """Characters of a server's own words that are passed on; some servers repeat the whole prompt."""
@@ -71,7 +73,7 @@ def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: st
 def quoted(text: str, api_key: str) -> str:
     """A server's words on one line, without the key and cut to a bearable length."""
     line = " ".join((text.replace(api_key, "***") if api_key else text).split())
-    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 3] + "..."
+    return shortened(line, _LONGEST_REASON)
 
 
 def _reason(error: openai.OpenAIError) -> str:
@@ -132,6 +134,29 @@ class Answer:
     """Of a request with ``tools``."""
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
+
+
+class Usage(StrictModel):
+    """What calls of language models came to. Tokens are counted by the server; 0 if it reports none."""
+
+    calls: int = 0  # Answers obtained, cached ones included; repeats after a failure are not counted
+    cached: int = 0  # How many of them a response cache gave
+    prompt_tokens: int = 0  # Read; those of cached answers included, here and below
+    completion_tokens: int = 0  # Written
+    searches: int = 0  # Queries that the model itself asked a memory
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """Of one answer."""
+        return cls(
+            calls=1,
+            cached=int(answer.cached),
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+        )
+
+    def __add__(self, other: Usage) -> Self:
+        return self.model_copy(update={name: getattr(self, name) + count for name, count in other})
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +361,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class RequestCounts:
     """What an `LLM` has done so far. Cached answers cost no tokens."""
 
     requests: int = 0
@@ -420,11 +445,11 @@ class LLM:
         self._max_retries = max_retries
         self.cache = cache
         self._lock = threading.Lock()
-        self._usage = Usage()
+        self._usage = RequestCounts()
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> RequestCounts:
         """What has been done so far; the object does not change afterwards."""
         return self._usage
 

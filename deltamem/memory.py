@@ -11,6 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, TypeVar, overload
 
+from deltamem.text import shortened
+
 Default = TypeVar("Default")
 
 
@@ -88,16 +90,12 @@ def _value(key: str, value: object) -> Value:
         return value
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
+    # A number may have more digits than Python writes.
+    found = "out of range" if isinstance(value, int) else shortened(repr(value), 60)
     raise ValueError(
         f"metadata: {key!r} must be a text, a finite number of 64 bits, true, false, null or a list of texts, which"
-        f" {type(value).__name__} {_shortened(value)} is not"
+        f" {type(value).__name__} {found} is not"
     )
-
-
-def _shortened(value: object) -> str:
-    # Not the whole: it may be large, or a number with more digits than Python writes.
-    written = "out of range" if isinstance(value, int) else repr(value)
-    return written if len(written) <= 60 else f"{written[:57]}..."
 
 
 NO_METADATA = Metadata()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
-from deltamem.llm import LLM, Answer
+from deltamem.llm import LLM, Answer, Usage
 from deltamem.memory import Memory
 from deltamem.sessions import LabelledSession, Session
 
@@ -29,6 +29,11 @@ class Completion(NamedTuple):
     """How many were read; 0 where nobody counts them."""
     cached: bool = False
     """Whether the text comes from a cache, so that no tokens were spent now."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost."""
+        return Usage(calls=1, cached=int(self.cached), prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
 
 
 class Policy(Protocol):
@@ -248,18 +253,18 @@ async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str
 
 
 class MeteredPolicy:
-    """Passes requests on to a policy and keeps what came back."""
+    """Passes requests on to a policy and adds up what they cost."""
 
     def __init__(self, policy: Policy) -> None:
         """Wrap a policy for one episode."""
         self.name = policy.name
-        self.completions: list[Completion] = []
+        self.usage = Usage()
         self._policy = policy
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text."""
         completion = await self._policy.complete(messages)
-        self.completions.append(completion)
+        self.usage += completion.usage
         return completion
 
 
@@ -304,8 +309,7 @@ async def run_episodes(
                 await drive(episode, metered, search)
             except Exception as error:  # one broken episode must not lose the others
                 episode.fail(f"{type(error).__name__}: {error}")
-            tokens = sum(completion.tokens for completion in metered.completions)
-            rollout = Rollout(episode.trajectory, tokens, time.perf_counter() - begin)
+            rollout = Rollout(episode.trajectory, metered.usage.completion_tokens, time.perf_counter() - begin)
         if on_done is not None:
             on_done(rollout)
         return rollout

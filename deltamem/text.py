@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import NamedTuple
-
-from deltamem.sessions import Turn
+from typing import NamedTuple, Protocol
 
 # Words that carry grammar only. Negations are not among them: they turn a fact into its opposite.
 STOP_WORDS = frozenset(
@@ -83,6 +81,11 @@ class Item(NamedTuple):
     kind: Kind
     text: str
     """Its comparable form: ``3000``, ``2026-04-05`` (``04-05`` without a year, ``2026-04`` without a day), ``new york``."""
+
+
+def shortened(text: str, limit: int, mark: str = "...") -> str:
+    """A text of at most so many characters; one that was cut ends with the mark."""
+    return text if len(text) <= limit else text[: limit - len(mark)] + mark
 
 
 def normalised(text: str) -> str:
@@ -271,10 +274,24 @@ _LEAST_WORDS = 0.25
 _LEAST_GAIN = 0.15
 
 
+class Spoken(Protocol):
+    """A turn, as far as its words matter."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """The words."""
+        ...
+
+
 class SourceFinder:
     """Finds the turns of one session that memory texts come from; the turns are taken apart once."""
 
-    def __init__(self, dialogue: Sequence[Turn], person_name: str) -> None:
+    def __init__(self, dialogue: Sequence[Spoken], person_name: str) -> None:
         """Take the turns apart.
 
         Args:

@@ -15,27 +15,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from deltamem import prompts
+from deltamem import prompts, replies
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
+from deltamem.window import BYTES_PER_TOKEN, estimate_tokens
 from eval.records import AnswerRecord, BudgetRecord, Cost, QuestionRecord, Verdict, judge_name
 from eval.systems.base import Passage, WithTime, dated
-
-_DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
 
 
 def cost_of(answer: Answer) -> Cost:
     """The cost of one answer; waiting for a free slot does not count."""
     tokens = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
     return Cost(calls=1, cached=int(answer.cached), **tokens, seconds=round(answer.seconds, 4))
-
-
-def without_thinking(text: str) -> str:
-    """What follows the last ``</think>``; what precedes a ``<think>`` that never ended; else the text itself."""
-    return text.rpartition("</think>")[2].partition("<think>")[0].strip()
 
 
 def nothing_said(answer: Answer, part: str, max_tokens: int | None) -> str:
@@ -63,19 +56,12 @@ def last_object(text: str, keys: Collection[str]) -> dict[str, str] | None:
     Returns:
         The object's fields by lower-case key, values as strings; None if there is no such object.
     """
-    found: dict[str, str] | None = None
-    end = 0
-    for brace in re.finditer(r"\{", text):
-        if brace.start() < end:
-            continue
-        try:
-            value, after = _DECODER.raw_decode(text, brace.start())
-        except (ValueError, RecursionError):
-            continue
+
+    def accept(value: dict[str, Any]) -> dict[str, str] | None:
         fields = {str(key).strip().casefold(): _string(part) for key, part in value.items()}
-        if fields.keys() >= set(keys):
-            found, end = fields, after
-    return found or _single_fields(text, keys)
+        return fields if fields.keys() >= set(keys) else None
+
+    return replies.last_object(text, accept) or _single_fields(text, keys)
 
 
 def _single_fields(text: str, keys: Collection[str]) -> dict[str, str] | None:
@@ -174,7 +160,7 @@ class AnswerContext:
 def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: WithTime) -> AnswerContext:
     """Take passages in turn from every block, best first, until the budget is full.
 
-    The budget is in estimated tokens (`deltamem.ingest.estimate_tokens`) and counts titles and dates. A passage is taken
+    The budget is in estimated tokens (`deltamem.window.estimate_tokens`) and counts titles and dates. A passage is taken
     whole or not at all. From a block whose next passage does not fit nothing more is taken, so that every block shows its
     best passages and no gap.
     """
@@ -280,7 +266,7 @@ class LLMAnswerer:
             except DeltaMemError as error:
                 return AnswerRecord(text=None, error=str(error), cost=cost)
             cost += cost_of(answer)
-            text = without_thinking(answer.text)
+            text = replies.without_thinking(answer.text)
             if text:
                 return AnswerRecord(text=text, cut=answer.truncated, cost=cost)
         why = f"the answerer returned {nothing_said(answer, 'answer', self._sampler.max_tokens)}"

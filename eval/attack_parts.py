@@ -20,9 +20,9 @@ from rich.console import Console
 
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError, reason_of
-from deltamem.ingest import estimate_tokens
 from deltamem.runs import run_tasks
 from deltamem.text import content_stems
+from deltamem.window import estimate_tokens
 from eval.answer import Answerer, AnswerRequest, ContextBlock, Judge
 from eval.evidence import EvidenceFinder
 from eval.invented import ScriptedSystem, World, share, turns_of, words

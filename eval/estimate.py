@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.table import Table
 
-from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
+from deltamem.window import estimate_tokens
 from eval.benchmark import Benchmark, Step, Timeline
 from eval.config import BenchmarkConfig, SpeedSettings
 from eval.judge import load_calibration

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from deltamem.errors import DeltaMemError
-from deltamem.llm import LLM, Answer, ResponseCache, ServedModel
+from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, Usage
 from deltamem.prompts import Prompt
 from eval.answer import LLMAnswerer, Sampler
 from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.personamem.data import COLUMNS
 from eval.records import Verdict
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, Usage
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer
 from eval.systems.baselines import Baseline
 
 PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")

@@ -17,7 +17,8 @@ from deltamem.errors import DeltaMemError
 from deltamem.intervals import wilson_interval
 from deltamem.llm import Answer
 from deltamem.prompts import Prompt
-from eval.answer import Judge, Sampler, cost_of, last_object, nothing_said, without_thinking
+from deltamem.replies import without_thinking
+from eval.answer import Judge, Sampler, cost_of, last_object, nothing_said
 from eval.records import Cost, QuestionRecord, Verdict, judge_name
 
 CORRECT, WRONG = QUESTION_LABELS = ("correct", "wrong")  # Labels of the judges of answers, ``lenient`` and ``strict``

@@ -58,7 +58,7 @@ class Models:
         return {"+".join(part for part, llm in clients.items() if llm is one): one for one in each}
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """What each client has done in this run (`deltamem.llm.Usage`), by its parts."""
+        """What each client has done in this run (`deltamem.llm.RequestCounts`), by its parts."""
         return {parts: asdict(llm.usage) for parts, llm in self.by_parts().items()}
 
 

@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
+from deltamem.llm import Usage
 from deltamem.runs import RecordFile
-from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError, Usage
+from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError
 
 Record = TypeVar("Record", bound=BaseModel)
 

@@ -16,9 +16,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from deltamem.ingest import estimate_tokens
 from deltamem.intervals import RESAMPLES, group_interval, percent_text
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
+from deltamem.window import estimate_tokens
 from eval.benchmark import Report, Results
 from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL

@@ -24,6 +24,7 @@ from deltamem.errors import (
     NotFoundError,
     StorageError,
 )
+from deltamem.text import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Problem(HTTPException):
             detail: One sentence.
             headers: Further headers of the response.
         """
-        super().__init__(status, detail if len(detail) <= _LONGEST else f"{detail[: _LONGEST - 3]}...", dict(headers or {}))
+        super().__init__(status, shortened(detail, _LONGEST), dict(headers or {}))
 
     @property
     def title(self) -> str:

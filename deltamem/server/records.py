@@ -12,6 +12,7 @@ from pydantic import Field
 from deltamem.config import StrictModel
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Erasure, HistoryStep, Origin, SourceTurn
+from deltamem.llm import Usage
 from deltamem.memory import Diff, Memory, Metadata, Value
 from deltamem.sessions import Session
 
@@ -217,7 +218,7 @@ class TransitionRecord(StrictModel):
             violations=dict(transition.violations),
             notes=list(transition.notes),
             parts=transition.parts,
-            usage=UsageRecord(**asdict(transition.usage)),
+            usage=UsageRecord(**dict(transition.usage)),
             seconds=round(transition.seconds, 3),
         )
 
@@ -233,7 +234,7 @@ def known_session(session: Session, position: int | None) -> TransitionRecord:
         violations={},
         notes=[],
         parts=1,
-        usage=UsageRecord(calls=0, cached=0, prompt_tokens=0, completion_tokens=0, searches=0),
+        usage=UsageRecord(**dict(Usage())),
         seconds=0.0,
     )
 

@@ -14,6 +14,7 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval
 from deltamem.runs import read_records
+from deltamem.text import shortened
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
@@ -300,7 +301,7 @@ def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
 def _short(value: str) -> str:
     if len(value) == 64 and value.isalnum():
         return value[:12]
-    return value if len(value) <= _LONGEST_VALUE else f"{value[: _LONGEST_VALUE - 1]}…"
+    return shortened(value, _LONGEST_VALUE, "…")
 
 
 def warnings_of(run: FinishedRun) -> list[str]:

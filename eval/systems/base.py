@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
-from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
+from deltamem.llm import Usage
 
 Role = Literal["user", "assistant"]
 
@@ -60,19 +60,6 @@ class Passage:
     time: datetime | None = None  # When it was said or remembered; None if the system does not know
     sources: tuple[str, ...] = ()  # Ids of the turns that it comes from; empty if the system does not know
     similarity: float | None = None  # To the query, comparable within one system; None if unknown
-
-
-class Usage(StrictModel):
-    """What calls of language models came to."""
-
-    calls: int = 0  # Answers obtained, cached ones included; repeats after a failure are not counted
-    cached: int = 0  # How many of them a response cache gave
-    prompt_tokens: int = 0  # Tokens read, as the server counts them; those of cached answers included
-    completion_tokens: int = 0  # Tokens written, likewise
-    searches: int = 0  # Queries that the system itself asked its memory while it read
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
 from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, Usage, store_folder
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, store_folder
 
 
 class _Turns(StrictModel):
@@ -177,7 +177,7 @@ class ManagedMemory:
             self._note(session.id, transition.position, transition.changes)
         return replace(
             _ingested(transition.changes, transition.violations),
-            usage=Usage(**asdict(transition.usage)),
+            usage=transition.usage,
             parts=transition.parts,
             readable=transition.outcome is not Outcome.UNREADABLE,
         )

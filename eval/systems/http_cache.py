@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.llm import Answer, ChatReply, ResponseCache, explain
+from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, explain
 from eval.config import ManagerModel
-from eval.systems.base import DialogueTurn, StoreKey, SystemUnavailableError, Usage
+from eval.systems.base import DialogueTurn, StoreKey, SystemUnavailableError
 
 CHAT = "/chat/completions"
 """How the path of a metered request ends. Systems are given our embedder, so nothing else is asked of the endpoint."""

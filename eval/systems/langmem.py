@@ -24,9 +24,9 @@ from typing import Any
 import httpx
 
 from deltamem.embedding import Embedder
-from deltamem.llm import ResponseCache
+from deltamem.llm import ResponseCache, Usage
 from eval.config import ManagerModel
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey
 from eval.systems.http_cache import AsyncMeteredTransport, Meter, Peer, message_groups, spoken_date
 
 _QUERY_LIMIT = 5  # Memories that the model is shown of what is known already: LangMem's own default

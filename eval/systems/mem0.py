@@ -27,11 +27,11 @@ from pydantic import BaseModel
 
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.llm import ResponseCache
+from deltamem.llm import ResponseCache, Usage
 from deltamem.runs import RecordFile, versions
 from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
 from eval.systems.http_cache import Meter, MeteredTransport, Peer, message_groups, spoken_date
 
 _USER = "owner"

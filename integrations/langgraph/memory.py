@@ -45,6 +45,7 @@ from deltamem.memory import FILTER_WORDS, Memory, Metadata, Value
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.recall import recalled_text, text_of, with_appended
 from deltamem.sessions import Session, Turn
+from deltamem.text import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ def _check_put(op: PutOp) -> None:
     if not isinstance(op.value, Mapping) or not isinstance(op.value.get(CONTENT), str) or not op.value[CONTENT].strip():
         raise ItemError(
             f'key {op.key!r}: a value must be {{"{CONTENT}": str, **metadata}} with a content that is not empty, which'
-            f" {_shortened(op.value)} is not"
+            f" {shortened(repr(op.value), 80)} is not"
         )
     if KEY in op.value:
         raise ItemError(f"key {op.key!r}: {KEY!r} cannot be part of a value, since the store keeps the key there")
@@ -326,11 +327,6 @@ def _check_put(op: PutOp) -> None:
         raise ItemError(f"key {op.key!r}: the content is not valid Unicode") from None
     except ValueError as error:
         raise ItemError(f"key {op.key!r}: {error}") from error
-
-
-def _shortened(value: object) -> str:
-    written = repr(value)
-    return written if len(written) <= 80 else f"{written[:77]}..."
 
 
 def _check_page(limit: int, offset: int) -> None:

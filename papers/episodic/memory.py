@@ -14,11 +14,12 @@ from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.embedding import Embedder
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.ingest import Outcome, Usage
+from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, digest_of
+from deltamem.llm import Usage
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import Memory, MemoryState
-from deltamem.policy import Completion, Policy, ScopedPolicy
+from deltamem.policy import Policy, ScopedPolicy
 from deltamem.prompts import load_prompt
 from deltamem.sessions import Turn
 from deltamem.text import SourceFinder
@@ -394,7 +395,7 @@ class EpisodicMemory:
             if isinstance(policy, ScopedPolicy):
                 policy = policy.for_scope(self.owner, attempt)
             completion = await policy.complete(messages)
-            reading.usage = _added(reading.usage, completion)
+            reading.usage += completion.usage
             if completion.truncated:  # what is cut off may have been what matters
                 reading.note([EpisodicViolation.TOKEN_LIMIT])
                 continue
@@ -487,16 +488,6 @@ _PROMPT_HASH = hashlib.sha256(
 def _dialogue_turns(number: int) -> tuple[int, int]:
     """A turn of a trajectory as turns of its session, see `AgentTrajectory.session`."""
     return 2 * number - 1, 2 * number
-
-
-def _added(usage: Usage, completion: Completion) -> Usage:
-    return Usage(
-        usage.calls + 1,
-        usage.cached + completion.cached,
-        usage.prompt_tokens + completion.prompt_tokens,
-        usage.completion_tokens + completion.tokens,
-        usage.searches,
-    )
 
 
 def _cut(text: str, limit: int) -> str:

@@ -5,7 +5,6 @@ Everything else about an agent's bank goes through the native routes of its owne
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import anyio.to_thread
@@ -90,7 +89,7 @@ class IngestedOut(StrictModel):
             changes=[ChangeRecord.of(change) for change in done.changes],
             violations=dict(done.violations),
             notes=list(done.notes),
-            usage=UsageRecord(**asdict(done.usage)),
+            usage=UsageRecord(**dict(done.usage)),
         )
 
 

@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from deltamem.journal.records import ChangeEvent, Entry, EntryKind
 from deltamem.memory import Memory
 from deltamem.policy import Policy
 from deltamem.prompts import load_prompt
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey
 from eval.systems.deltamem import TurnIds, open_store
 from papers.episodic import AgentTrajectory, EpisodeSummary, EpisodicMemory, EpisodicSettings, Reflection
 from papers.episodic.reading import PROMPTS
@@ -116,7 +115,7 @@ class AgentMemory:
             done = await self._agent.ingest(trajectory)
         finally:  # stages that were recorded before a failure can be found
             await asyncio.to_thread(self._note)
-        usage = Usage(**asdict(done.usage))
+        usage = done.usage
         if done.outcome is Outcome.UNREADABLE:
             return Ingested(memories=(), violations=dict(done.violations), usage=usage, readable=False)
         ingested = await asyncio.to_thread(self._ingested, session.id)

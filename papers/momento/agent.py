@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import estimate_tokens
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
-from eval.answer import cost_of, without_thinking
+from deltamem.replies import without_thinking
+from deltamem.window import estimate_tokens
+from eval.answer import cost_of
 from eval.config import ModelSettings
 from eval.records import Cost
 from papers.momento import tools

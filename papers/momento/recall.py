@@ -12,7 +12,8 @@ from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
-from eval.answer import cost_of, without_thinking
+from deltamem.replies import without_thinking
+from eval.answer import cost_of
 from eval.records import Cost
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, WithTime, dated
 from papers.momento.agent import Model

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from deltamem.ingest import estimate_tokens
+from deltamem.window import estimate_tokens
 from eval.benchmark import Report
 from eval.config import ModelSettings
 from eval.records import AnswerRecord, Cost, QuestionRecord

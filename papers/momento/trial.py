@@ -14,7 +14,8 @@ from pydantic import Field
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, reason_of
 from deltamem.prompts import Prompt
-from eval.answer import cost_of, without_thinking
+from deltamem.replies import without_thinking
+from eval.answer import cost_of
 from eval.records import Cost
 from papers.momento.agent import DONE, Agent, Model, Toolbox, User, with_images
 from papers.momento.recall import Recall, Recalled, judge_conversation, read_verdicts

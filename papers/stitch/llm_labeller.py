@@ -10,12 +10,13 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import LLMError
-from deltamem.llm import LLM
+from deltamem.llm import LLM, Usage
 from deltamem.prompts import Prompt, load_prompt
+from deltamem.replies import read_object
 from papers.stitch.labeller import H_SCOPE, K_EVENT, K_UPDATE, N_START, History, Labelled, Part
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces, new_label
 from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Step
@@ -74,16 +75,6 @@ class _Query(_Answer):
 _A = TypeVar("_A", bound=_Answer)
 
 
-@dataclass(slots=True)
-class LabellerUsage:
-    """What a labeller has asked its model, cached answers included."""
-
-    calls: int = 0
-    cached: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A step that is being labelled."""
@@ -123,7 +114,7 @@ class LLMLabeller:
             scope: For whom answers are cached, see `deltamem.llm.LLM.chat`.
         """
         self.name = f"llm-{llm.model}"
-        self.usage = LabellerUsage()
+        self.usage = Usage()  # Cached answers included
         self._llm = llm
         self._embedder = embedder
         self._without = frozenset(without)
@@ -279,14 +270,9 @@ class LLMLabeller:
             reply = await self._llm.chat(
                 messages, response_format={"type": "json_schema", "json_schema": schema}, sample=sample, **self._options
             )
-            self.usage.calls += 1
-            self.usage.cached += reply.cached
-            self.usage.prompt_tokens += reply.prompt_tokens
-            self.usage.completion_tokens += reply.completion_tokens
-            try:
-                return answer.model_validate_json(_object(reply.text))
-            except ValidationError:
-                continue
+            self.usage += Usage.of(reply)
+            if (read := read_object(reply.text, answer).value) is not None:
+                return read
         raise LLMError(
             f"endpoint {self._llm.base_url}, model {self._llm.model}: no answer to the prompt {name!r} could be read as the "
             f"JSON object it asks for, in {self._attempts} attempts"
@@ -305,11 +291,6 @@ class LLMLabeller:
 
 def _of(spaces: LabelSpaces) -> list[LabelChange]:
     return [LabelChange(facet, label) for facet in Facet for label in spaces.labels(facet)]
-
-
-def _object(text: str) -> str:
-    """The JSON object in an answer, which may stand between other words."""
-    return text[text.find("{") : text.rfind("}") + 1]
 
 
 def _listed(labels: Sequence[str]) -> str:

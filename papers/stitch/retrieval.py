@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from deltamem.bank.base import best_rows
 from deltamem.embedding import Vectors
-from deltamem.ingest import BYTES_PER_TOKEN
+from deltamem.window import BYTES_PER_TOKEN
 from papers.stitch.labels import Facet, by_facet
 from papers.stitch.records import Intent, IntentFilter, Snippet
 
@@ -156,7 +156,7 @@ def within_budget(texts: Iterable[str], tokens: int = CONTEXT_TOKENS) -> list[st
     """The first of some texts that fit a budget of estimated tokens; the last is cut after its last sentence that fits.
 
     A text whose first sentence alone is longer than the whole budget is left out. Tokens are estimated as
-    `deltamem.ingest.estimate_tokens` does, with one byte between two texts.
+    `deltamem.window.estimate_tokens` does, with one byte between two texts.
     """
     whole = left = tokens * BYTES_PER_TOKEN
     shown: list[str] = []

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.journal.journal import JOURNAL_FILE, Journal
+from deltamem.llm import Usage
 from deltamem.runs import RecordFile
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
 from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import IntentLabeller, Part
 from papers.stitch.llm_labeller import LLMLabeller
@@ -140,7 +140,7 @@ def step_of(turn: DialogueTurn, session: DialogueSession) -> Step:
 
 
 def _usage(labeller: IntentLabeller) -> Usage:
-    return Usage(**asdict(labeller.usage)) if isinstance(labeller, LLMLabeller) else Usage()
+    return labeller.usage if isinstance(labeller, LLMLabeller) else Usage()
 
 
 def _spent(before: Usage, after: Usage) -> Usage:

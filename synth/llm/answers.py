@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
-from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import json_repair
 from pydantic import ValidationError
 
 from deltamem.llm import Answer
+from deltamem.replies import last_object, path, problems, without_thinking
 from synth.records import Record
 from synth.tasks import TASKS, Unit, Verdict, Violation
 
@@ -146,15 +145,8 @@ def _tidied_text(text: str, schema: dict[str, Any]) -> str:
 TRUNCATED, JSON, SCHEMA, LENGTH = FORMAT_RULES = ("format.truncated", "format.json", "format.schema", "format.length")
 """In the order in which they are checked."""
 
-_MOST_ERRORS = 20
-_LONGEST_VALUE = 80
-_MOST_STARTS = 200
 _LONGEST_MENDED = 200_000
 """Characters up to which broken JSON is mended: no answer is longer, only the babble of a failing model."""
-
-# The end of thinking, as tags, as gpt-oss's channels, and as those read once their special tokens are gone.
-_BEFORE_ANSWER = ("</think>", "<|message|>", "assistantfinal")
-_SPECIAL_TOKEN = re.compile(r"<\|[a-z_]{1,30}\|>")
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -172,21 +164,6 @@ class FormatError(Exception):
         self.verdict = Verdict(checked, tuple(Violation(rule, message) for message in messages))
 
 
-def without_reasoning(text: str) -> str:
-    """What a model wrote after thinking.
-
-    Args:
-        text: Its message, which holds the thinking too if the server does not separate it.
-    """
-    if text.startswith("{"):
-        return text
-    if "<think>" in text and "</think>" not in text:
-        return ""
-    for mark in _BEFORE_ANSWER:
-        text = text.rpartition(mark)[2]
-    return _SPECIAL_TOKEN.sub("", text).strip()
-
-
 _LEAST_THOUGHT = 40
 """Characters, or tokens that no text accounts for, from which an answer counts as thought about."""
 
@@ -199,7 +176,7 @@ def thinking_tokens(answer: Answer) -> int:
     """
     if answer.reasoning_tokens:
         return answer.reasoning_tokens
-    said = len(without_reasoning(answer.text))
+    said = len(without_thinking(answer.text))
     thought = len(answer.reasoning) + len(answer.text) - said
     if thought >= _LEAST_THOUGHT:
         return round(answer.completion_tokens * thought / (thought + said))
@@ -229,10 +206,11 @@ def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
     Raises:
         FormatError: If no such record can be read; names ``format.json`` or ``format.schema``.
     """
-    found = _find_object(without_reasoning(text), answer)
+    text, fields = without_thinking(text), {name for name, field in answer.model_fields.items() if field.is_required()}
+    found = last_object(text, lambda value: value if fields <= value.keys() else None) or _mend(text, answer)
     if found is None:
-        fields = ", ".join(answer.model_fields)
-        raise FormatError(JSON, f"the answer holds no JSON object with the fields {fields} that can be read")
+        names = ", ".join(answer.model_fields)
+        raise FormatError(JSON, f"the answer holds no JSON object with the fields {names} that can be read")
     value = tidied(found, record_schema(answer))
     cut: list[Violation] = []
     while True:
@@ -241,10 +219,10 @@ def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
         except ValidationError as error:
             too_long = [problem for problem in error.errors(include_url=False) if problem["type"] in _TOO_LONG]
             if not too_long:
-                raise FormatError(SCHEMA, *_messages(error)) from error
+                raise FormatError(SCHEMA, *problems(error)) from error
         # What is too long can be read all the same, and then be mended by itself.
         for problem in too_long:
-            place, limit, length = _path(problem["loc"]), problem["ctx"]["max_length"], len(problem["input"])
+            place, limit, length = path(problem["loc"]), problem["ctx"]["max_length"], len(problem["input"])
             message = f"{place} must have at most {limit} {_TOO_LONG[problem['type']]}, but has {length}"
             cut.append(Violation(LENGTH, message))
             _cut(value, problem["loc"], limit)
@@ -258,22 +236,6 @@ def _cut(value: Any, location: tuple[int | str, ...], limit: int) -> None:
     for part in parents:
         value = value[part]
     value[last] = (value[last].strip() if isinstance(value[last], str) else value[last])[:limit]
-
-
-def _find_object(text: str, answer: type[Record]) -> dict[str, Any] | None:
-    fields = {name for name, field in answer.model_fields.items() if field.is_required()}
-    best: dict[str, Any] | None = None
-    end = 0
-    for brace in islice(re.finditer(r"\{", text), _MOST_STARTS):
-        if brace.start() < end:
-            continue
-        try:
-            value, end = _DECODER.raw_decode(text, brace.start())
-        except (ValueError, RecursionError):
-            continue
-        if fields <= value.keys():
-            best = value  # the last one: models correct themselves
-    return best or _mend(text, answer)
 
 
 def _mend(text: str, answer: type[Record]) -> dict[str, Any] | None:
@@ -292,29 +254,3 @@ def _mend(text: str, answer: type[Record]) -> dict[str, Any] | None:
 def _opening(answer: type[Record]) -> re.Pattern[str]:
     """Where the object may begin: a brace before one of its fields, in whatever quotes."""
     return re.compile(r"\{\s*\W?(?:" + "|".join(map(re.escape, answer.model_fields)) + r")\b")
-
-
-def _messages(error: ValidationError) -> list[str]:
-    problems = error.errors(include_url=False, include_context=False)
-    messages = [
-        f"{_path(problem['loc'])}: {problem['msg']}{_found(problem['input'])}" for problem in problems[:_MOST_ERRORS]
-    ]
-    more = len(problems) - len(messages)
-    return [*messages, f"{more} further fields are wrong"] if more else messages
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return path.removeprefix(".") or "the answer"
-
-
-def _found(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return ""
-    shown = json.dumps(value, ensure_ascii=False, default=str)
-    if len(shown) <= _LONGEST_VALUE:
-        return f" (found {shown})"
-    return f" (found {shown[:_LONGEST_VALUE]}..., {len(value)} characters)"
-
-
-_DECODER = json.JSONDecoder()

@@ -14,7 +14,9 @@ from typing import Any, Generic, NamedTuple
 from deltamem.errors import ContextLengthError
 from deltamem.llm import Answer
 from deltamem.prompts import Prompt, load_prompt
+from deltamem.replies import without_thinking
 from deltamem.runs import JsonLinesStore
+from deltamem.text import shortened
 from synth.config import LLMSettings
 from synth.llm.answers import (
     ANSWERS,
@@ -26,7 +28,6 @@ from synth.llm.answers import (
     read_answer,
     record_schema,
     thinking_tokens,
-    without_reasoning,
 )
 from synth.llm.patches import can_be_patched, parts_of, patch_type, patched
 from synth.llm.pool import EndpointPool
@@ -90,7 +91,10 @@ def patch_request(unit: Unit, answer: str, violations: Sequence[Violation]) -> l
 
 
 def _listed(violations: Sequence[Violation]) -> str:
-    listed = [f"- {rule}: {_shortened(message)}" for rule, message in violations[:_MOST_VIOLATIONS]]
+    listed = [
+        f"- {rule}: {shortened(' '.join(message.split()), _LONGEST_VIOLATION)}"
+        for rule, message in violations[:_MOST_VIOLATIONS]
+    ]
     more = len(violations) - len(listed)
     return "\n".join([*listed, f"- and {more} more"] if more else listed)
 
@@ -127,11 +131,6 @@ def prompt_hashes() -> dict[str, str]:
 
 def _prompt(name: str) -> Prompt:
     return load_prompt(name, "synth.prompts")
-
-
-def _shortened(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= _LONGEST_VIOLATION else line[: _LONGEST_VIOLATION - 3] + "..."
 
 
 _LONGEST_ANSWER = 200_000
@@ -279,7 +278,7 @@ class LLMWriter:
             name=unit.value if request.expected is ANSWERS[unit] else f"{unit.value}_patch",
             schema=record_schema(request.expected),
         )
-        text = without_reasoning(answer.text)
+        text = without_thinking(answer.text)
         truncated = answer.truncated or len(text) > _LONGEST_ANSWER
         kept: dict[str, Any] = {
             "text": text[:_LONGEST_CUT_OFF] if truncated else text,

@@ -20,7 +20,7 @@ import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, ToolCall, Usage, is_passing
+from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, is_passing
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -35,8 +35,8 @@ async def test_an_answer_carries_text_and_tokens_and_usage_adds_up() -> None:
         assert await ask(llm) == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3)
         before = llm.usage
         await ask(llm)
-        assert before == Usage(requests=1, prompt_tokens=11, completion_tokens=3)
-        assert llm.usage == Usage(requests=2, prompt_tokens=22, completion_tokens=6)
+        assert before == RequestCounts(requests=1, prompt_tokens=11, completion_tokens=3)
+        assert llm.usage == RequestCounts(requests=2, prompt_tokens=22, completion_tokens=6)
         await llm.close()
     assert "seed" not in server.requests[0] and "response_format" not in server.requests[0]
 
@@ -131,12 +131,12 @@ async def test_a_failure_is_one_sentence_and_the_request_repeated_if_it_may_pass
             await ask(llm)
     assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
     assert is_passing(caught.value) is passing and not isinstance(caught.value, ContextLengthError)
-    assert llm.usage == Usage(requests=1, failures=1)
+    assert llm.usage == RequestCounts(requests=1, failures=1)
     with serve(replies(reply, completion("hi", tokens=7))) as server:
         llm = LLM(server.url, "tiny", timeout=seconds, max_retries=1)
         if passing:
             assert (await ask(llm)).text == "hi"
-            assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
+            assert llm.usage == RequestCounts(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
         else:
             with pytest.raises(LLMError):
                 await ask(llm)
@@ -266,7 +266,7 @@ def test_event_loops_in_turn(closing: bool) -> None:
             assert [asyncio.run(several()) for _ in range(3)] == [6, 6, 6]
             gc.collect()
         assert not (closing and told)
-    assert llm.usage == Usage(requests=18, prompt_tokens=18, completion_tokens=126)
+    assert llm.usage == RequestCounts(requests=18, prompt_tokens=18, completion_tokens=126)
 
 
 def test_event_loops_at_once() -> None:
@@ -287,7 +287,7 @@ async def test_a_cached_answer_is_not_asked_for_again(tmp_path: Path) -> None:
         llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))
         first, again = await ask(llm), await ask(llm)
         assert not first.cached and again == Answer("hi", False, 1, 3, cached=True, reasoning="hm")
-        assert llm.usage == Usage(requests=1, cached=1, prompt_tokens=1, completion_tokens=3)
+        assert llm.usage == RequestCounts(requests=1, cached=1, prompt_tokens=1, completion_tokens=3)
         for other in ({"sample": 1}, {"scope": "ann"}, {"temperature": 0.5}, {"max_tokens": 9}, {"seed": 0}):
             assert not (await ask(llm, **other)).cached
         for other in ({"response_format": {"type": "json_object"}}, {"extra_body": {"top_k": 1}}):
@@ -358,7 +358,7 @@ async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(reply: R
         answer = await ask(llm)
         await llm.close()
     assert answer == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3) and answer.seconds > 0
-    assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=11, completion_tokens=3)
+    assert llm.usage == RequestCounts(requests=1, retries=1, prompt_tokens=11, completion_tokens=3)
 
 
 def test_a_missing_aiohttp_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from scripted_server import Reply, completion, failure, replies, too_long
 
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import estimate_tokens
 from deltamem.prompts import Prompt
+from deltamem.window import estimate_tokens
 from eval.answer import (
     AnswerRequest,
     ContextBlock,

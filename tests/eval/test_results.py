@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from deltamem.llm import Usage as ClientUsage
+from deltamem.llm import RequestCounts
 from eval.fingerprint import RUN_CONFIG_FILE, Makings
 from eval.records import (
     AnswerRecord,
@@ -194,7 +194,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         ingest("b", 1, outcome="failed"),
     ]
     config = benchmark_config(tmp_path, **{"answer.model": "m", "base_url": "http://localhost:1/v1"})
-    usage = {"answer": ClientUsage(requests=3)}
+    usage = {"answer": RequestCounts(requests=3)}
     arguments = {"usage": usage, "problems": ["line 7: not JSON"], "headline": ("strict", "lenient")}
     summary = locomo_summary(config, questions, sessions, **arguments)
 
@@ -314,7 +314,7 @@ def test_only_the_first_failures_of_a_stage_are_quoted_and_all_are_counted(tmp_p
 
 
 def test_what_a_benchmark_adds_becomes_json_and_what_is_no_number_is_refused(tmp_path: Path) -> None:
-    more = {"cumulative": [(1, 2)], "usage": ClientUsage()}
+    more = {"cumulative": [(1, 2)], "usage": RequestCounts()}
     summary = locomo_summary(benchmark_config(tmp_path), [], [], more=more)
     assert summary["cumulative"] == [[1, 2]]
     assert summary["usage"]["requests"] == 0

@@ -19,8 +19,9 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
+from deltamem.llm import Usage
 from eval.models import SYSTEMS, WITH_MODEL, make_system, open_models
-from eval.systems.base import Ingested, Memory, StoreKey, System, Usage
+from eval.systems.base import Ingested, Memory, StoreKey, System
 
 QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
 
-from deltamem.llm import ResponseCache
-from eval.systems.base import Usage
+from deltamem.llm import ResponseCache, Usage
 from eval.systems.http_cache import AsyncMeteredTransport, HttpCache, Meter, MeteredTransport
 
 HELLO: Any = [{"role": "user", "content": "Hello."}]

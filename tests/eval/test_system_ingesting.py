@@ -10,9 +10,10 @@ import pytest
 from system_cases import ANA, talk
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from deltamem.llm import Usage
 from deltamem.runs import RecordFile
 from eval.records import Cost, IngestRecord, ingest_session
-from eval.systems.base import DialogueSession, Ingested, Memory, SessionBuffer, SystemUnavailableError, Usage
+from eval.systems.base import DialogueSession, Ingested, Memory, SessionBuffer, SystemUnavailableError
 
 SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
 

@@ -23,9 +23,9 @@ from system_cases import talk
 
 from deltamem.embedding import Vectors
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.llm import ResponseCache
+from deltamem.llm import ResponseCache, Usage
 from eval.config import ManagerModel
-from eval.systems.base import StoreKey, SystemUnavailableError, Usage
+from eval.systems.base import StoreKey, SystemUnavailableError
 from eval.systems.langmem import LangMemSystem
 from eval.systems.mem0 import Mem0System
 

@@ -10,7 +10,8 @@ from handmade import EVENTS, edit
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer, without_reasoning
+from deltamem.replies import without_thinking
+from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer
 from synth.records import Dialogue, EventGroup, LifeEvent, PlannedAside, PlannedFact, StateDelta
 from synth.tasks import Events, Filling, Links, Unit
 
@@ -291,8 +292,8 @@ def test_numbers_in_quotes_are_read() -> None:
 
 
 def test_thinking_is_taken_off_and_nothing_else() -> None:
-    assert without_reasoning("<think>a</think> b") == "b"
-    assert without_reasoning("<think>never ends") == ""
-    assert without_reasoning('{"thread": "</think> <|message|> assistantfinal"}') == (
+    assert without_thinking("<think>a</think> b") == "b"
+    assert without_thinking("<think>never ends") == ""
+    assert without_thinking('{"thread": "</think> <|message|> assistantfinal"}') == (
         '{"thread": "</think> <|message|> assistantfinal"}'
     )

@@ -24,7 +24,7 @@ from scripted_server import Reply, Served, completion, failure, is_check, serve,
 
 from deltamem.config import CONFIGS, composed, validated
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import estimate_tokens
+from deltamem.window import estimate_tokens
 from eval import fingerprint
 from eval.compare.page import render
 from eval.compare.runs import differences, load_runs

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveIn
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import estimate_tokens
 from deltamem.llm import LLM, ResponseCache
 from deltamem.runs import atomic_writer, file_sha256
+from deltamem.window import estimate_tokens
 from papers.stitch.came.records import (
     FILES,
     CameQuestion,
@@ -35,7 +35,7 @@ from papers.stitch.writer.world import build_world
 
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 TOKENS: dict[Size, int] = {"S": 23_000, "M": 137_000, "L": 408_000}
-"""Context lengths of Table 2, here in tokens as `deltamem.ingest.estimate_tokens` counts the texts of the turns."""
+"""Context lengths of Table 2, here in tokens as `deltamem.window.estimate_tokens` counts the texts of the turns."""
 
 TRAJECTORIES: dict[Size, int] = {"S": 3, "M": 3, "L": 1}
 """Trajectories of each domain; Table 2 has twice as many, over both domains."""
@@ -191,7 +191,7 @@ def write(config: CameConfig) -> dict[str, Any]:
     manifest = {
         "benchmark": "CAME",
         "config": made_with,
-        "counted": "tokens are estimated as bytes / 3 (deltamem.ingest.estimate_tokens), over the texts of the turns",
+        "counted": "tokens are estimated as bytes / 3 (deltamem.window.estimate_tokens), over the texts of the turns",
         "trajectories": {
             one.trajectory.id: {
                 "tokens": tokens_of(one.trajectory),

@@ -11,6 +11,7 @@ from typing import Self
 
 from deltamem.llm import LLM, ResponseCache
 from deltamem.prompts import load_prompt
+from deltamem.replies import without_thinking
 from deltamem.runs import run_tasks
 from papers.stitch.came.records import ClosedWorld, LogOperation, TurnReference
 from papers.stitch.writer.realise import Core
@@ -126,4 +127,4 @@ class Rewriter:
             scope="came",
             sample=sample,
         )
-        return answer.text.rpartition("</think>")[2].strip()
+        return without_thinking(answer.text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 
-from deltamem.ingest import estimate_tokens
+from deltamem.window import estimate_tokens
 from papers.stitch.came.records import (
     ClosedWorld,
     LogOperation,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamem.ingest import LEAST_LIMIT, estimate_tokens, split_session
 from deltamem.sessions import Session, Turn, format_dialogue
+from deltamem.window import LEAST_LIMIT, estimate_tokens, split_session
 
 TIME = datetime(2026, 4, 5, 20, 1)
 
