@@ -11,9 +11,12 @@ import re
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from deltamem.embedding import Embedder, Vectors
 from deltamem.text import MONTHS, STOP_WORDS, Kind, content_words, salient_items, stem
@@ -33,58 +36,20 @@ SYNONYMS = 0.92  # Events whose centroids are more similar than this are merged
 RECURS = 3  # Steps in which a noun has to occur to be an entity type
 COMMON = 0.25  # Share of the steps above which a noun tells nothing
 
-ACTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "open a topic": (
-        ("Let us turn to the next point.", "Now we talk about the first day.", "Shall we go on with something else?"),
-        "turn topic next",
-    ),
-    "propose": (
-        ("What about this place?", "I suggest this one.", "One idea would be this.", "This could be an option for it."),
-        "propose suggest option candidate idea recommend named",
-    ),
-    "ask": (
-        ("Could you tell me about it?", "What does it cost?", "Please find out when it opens.", "How good is it?"),
-        "ask inquire question wonder",
-    ),
-    "inform": (
-        ("It costs that much.", "They are open at that time.", "It is rated well.", "The answer is as follows."),
-        "cost quote rate answer tell told",
-    ),
-    "compare": (
-        ("Which of the two is better?", "Compare this one with that one.", "Set one against the other."),
-        "compare comparison versus better cheaper",
-    ),
-    "decide": (
-        ("We take this one.", "Please book it.", "Let us go with that.", "It is settled then."),
-        "decide book choose chose pick settle reserve select final end",
-    ),
-    "reject": (
-        ("Cross that one off the list.", "We drop it.", "That one is out of the question.", "Forget about it."),
-        "reject drop rule cancel strike struck discard",
-    ),
-    "argue": (
-        ("Our point rests on this evidence.", "The data support our case.", "We hold that this is so."),
-        "argue argument claim contend evidence source cite",
-    ),
-    "disagree": (
-        ("I disagree with that.", "This does not hold, as others show.", "Against this stands another result."),
-        "attack disagree object oppose against rebut counter",
-    ),
-    "defend": (
-        ("To answer what was said against us, this still stands.", "The objection fails.", "We stand by it."),
-        "defend answer stand reply",
-    ),
-    "concede": (
-        ("I admit that point.", "We withdraw this claim.", "You are right about that."),
-        "concede withdraw admit retract grant",
-    ),
-    "give background": (
-        ("Some background on this.", "By way of context, this is how it came about."),
-        "background context history",
-    ),
-    "summarize": (("To sum up, these were our points.", "In summary, this is where we stand."), "summarize summary sum"),
-}
-"""Kinds of acts that many tasks have, each with sentences that do it and words that name it: what events begin with."""
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A kind of act that many tasks have: sentences that do it, and words that name it."""
+
+    sentences: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@cache
+def _acts() -> dict[str, Act]:
+    """What events begin with, by name."""
+    return TypeAdapter(dict[str, Act]).validate_json(Path(__file__).with_name("acts.json").read_bytes())
+
 
 _CUES = re.compile(
     r"(?:^|[.!?]\s+)(?:(?:now|so|well|ok|okay|then|and|but|all right|next)[,:]?\s+)?(?:"
@@ -152,7 +117,7 @@ class EmbeddingLabeller:
         await self._embed([step, *upcoming])
         changes: list[LabelChange] = []
         if not len(history):
-            changes += [LabelChange(Facet.EVENT, act) for act in ACTS]
+            changes += [LabelChange(Facet.EVENT, act) for act in _acts()]
         elif len(history) % K_UPDATE == 0:
             changes += self._events.synonyms(Facet.EVENT)
         scope = self._scope_of(step, history.spaces)
@@ -181,7 +146,7 @@ class EmbeddingLabeller:
         events = [
             event
             for event in spaces.labels(Facet.EVENT)
-            if (words & _words_for(event) if event in ACTS else _within(event, words))
+            if (words & _words_for(event) if event in _acts() else _within(event, words))
         ]
         entities = [label for label in spaces.labels(Facet.ENTITY) if stem(label.casefold()) in words]
         return IntentFilter(tuple(scopes), tuple(events), tuple(entities))
@@ -204,7 +169,7 @@ class EmbeddingLabeller:
     def _take(self, snippet: Snippet) -> None:
         text, intent = snippet.step.text, snippet.intent
         self._scopes.add(intent.scope, self._seen, self._vectors[text])
-        if intent.event not in ACTS:
+        if intent.event not in _acts():
             self._events.add(intent.event, self._seen, self._vectors[_core(text)])
         for noun, written in _nouns(text).items():
             self._nouns[noun] += 1
@@ -269,7 +234,7 @@ class EmbeddingLabeller:
     async def _event_of(self, step: Step) -> str:
         core = _core(step.text)
         if self._exemplars is None:
-            acts = [(act, sentence) for act, (sentences, _) in ACTS.items() for sentence in sentences]
+            acts = [(name, sentence) for name, act in _acts().items() for sentence in act.sentences]
             found = await asyncio.to_thread(self._embedder.documents, [sentence for _, sentence in acts])
             self._exemplars = [act for act, _ in acts], found
         acts_of, exemplars = self._exemplars
@@ -390,7 +355,7 @@ def _within(label: str, words: frozenset[str]) -> bool:
 
 @cache
 def _words_for(act: str) -> frozenset[str]:
-    return frozenset(map(stem, ACTS[act][1].split()))
+    return frozenset(map(stem, _acts()[act].words))
 
 
 def _resolved(text: str, context: Sequence[Snippet]) -> str:
