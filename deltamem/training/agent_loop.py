@@ -30,10 +30,11 @@ from deltamem.episode import (
     Search,
     Trajectory,
     Violation,
+    trajectory_fields,
 )
 from deltamem.sessions import LabelledSession, from_json_line
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
-from deltamem.training.rollout_metrics import ROLLOUT_INFO, rollout_info
+from deltamem.training.rollout_metrics import ROLLOUT_INFO, RolloutInfo
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         )
         heldout = row.get("split") == "heldout"
         shown = self._shared.shown_sessions
-        generation: tuple[str, dict[str, Any]] | None = None
+        generation: dict[str, Any] | None = None
         try:
             labelled = from_json_line(row["session"])
             trajectory = await self._drive(labelled, rollout)
@@ -213,7 +214,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 penalty = self._too_long(self._shared.overlong, trajectory, rollout)
                 figures |= {"reward": figures["reward"] - penalty, "overlong": penalty}
             if heldout and rollout.number == 0 and int(row.get("index", shown)) < shown:
-                generation = row["session"], asdict(score)
+                generation = {"session": row["session"], **trajectory_fields(trajectory), "score": asdict(score)}
         except Exception as error:
             logger.exception("episode failed: %s", rollout.key)
             rollout.tokens = rollout.tokens.without_response(self.tokenizer.eos_token_id)
@@ -237,11 +238,15 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 "failure": trajectory.failure,
                 # "reward" itself is added by verl.
                 "reward_extra_info": {name: value for name, value in figures.items() if name != "reward"},
-                ROLLOUT_INFO: rollout_info(
-                    trajectory,
-                    tokens,
+                ROLLOUT_INFO: RolloutInfo(
                     key=rollout.key,
                     heldout=heldout,
+                    truncated=Violation.TOKEN_LIMIT in trajectory.violations,
+                    turns=sum(message["role"] == "assistant" for message in trajectory.messages),
+                    model_tokens=sum(tokens.mask),
+                    tool_tokens=tokens.mask.count(0) if trajectory.failure is None else 0,
+                    queries=sum(len(queries) for queries in trajectory.queries),
+                    retrieved=sum(len(ids) for ids in trajectory.retrieved_ids),
                     seconds={
                         "generate": metrics.get("generate_sequences", 0.0),
                         "search": metrics.get("tool_calls", 0.0),

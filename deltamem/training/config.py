@@ -82,25 +82,6 @@ class OverlongSettings(StrictModel):
     weight: float = Field(gt=0.0, le=1.0)  # reward that is taken off at the limit
 
 
-class CurriculumSettings(StrictModel):
-    """How training sessions are drawn by their difficulty; see `deltamem.training.curriculum`."""
-
-    low: float = Field(0.2, gt=0.0, lt=1.0)  # mean rewards between which a cell is worth most
-    high: float = Field(0.8, gt=0.0, lt=1.0)
-    easy_share: float = Field(0.2, ge=0.0, le=1.0)  # of every batch: sessions that earn more than `high`
-    uniform_share: float = Field(0.1, ge=0.0, le=1.0)  # of every batch: any sessions
-    smoothing: float = Field(0.9, ge=0.0, lt=1.0)  # weight that a group keeps from one step to the next
-    warm_up: int = Field(10, ge=0)  # first steps, in which all sessions are drawn alike
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CurriculumSettings:
-        if self.low >= self.high:
-            raise PydanticCustomError("band", "low must be below high")
-        if self.easy_share + self.uniform_share > 1.0:
-            raise PydanticCustomError("shares", "easy_share and uniform_share must not exceed 1 together")
-        return self
-
-
 class TinyModelConfig(StrictModel):
     """Size of the model and its vocabulary. The defaults give a million parameters."""
 
@@ -191,12 +172,10 @@ class TrainSettings(StrictModel):
     cpu_threads: int | None = Field(ge=1)
     model: TinyModelConfig | None
     warm_start: Annotated[WarmStartConfig | SupervisedConfig, Field(discriminator="kind")] | None
-    curriculum: CurriculumSettings | None
     poll_seconds: float = Field(gt=0.0)
     sort_by_length: bool
     seeded_rollouts: bool
     shown_sessions: int = Field(ge=0)
-    trackers: tuple[Literal["tensorboard", "wandb"], ...]
 
     def scorer(self) -> Scorer:
         """The reward.

@@ -36,8 +36,6 @@ DATA_SOURCE = "deltamem"
 ROWS_PER_GROUP = 128
 """Rows that are held in memory and written together."""
 
-NO_DIFFICULTY = "session {key} has no difficulty, which deltamem.curriculum needs; synthesise with shape=demanding"
-
 _TEXT = pa.string()
 SCHEMA = pa.schema(
     {
@@ -147,17 +145,6 @@ def export(
                     line = file.readline().decode("utf-8").strip()
                     writer.add(from_json_line(line), line)
     return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
-
-
-def check_difficulty(sessions: Path) -> None:
-    """Refuse sessions for a curriculum if their first training session has no difficulty.
-
-    Raises:
-        DeltaMemError: Says which data have one.
-    """
-    first = next(read_sessions(sessions, split="train"), None)
-    if first is not None and first.difficulty is None:
-        raise DeltaMemError(NO_DIFFICULTY.format(key=first.key))
 
 
 def people(sessions: Iterable[LabelledSession], split: Split) -> list[str]:

@@ -1,7 +1,6 @@
 """A trained policy as a Hugging Face folder with a model card, also from a run that is under way.
 
 python -m deltamem.training.export runs/qwen8b --step 60 --out policy
-python -m deltamem.training.export runs/smol --out policy --gguf     # with a file for llama.cpp in it
 python -m deltamem.training.export runs/smol --out policy --measured runs/trained runs/locomo     # and figures in the card
 """
 
@@ -139,7 +138,6 @@ def export_run(
     *,
     step: int | None = None,
     precision: Precision = "auto",
-    gguf: bool = False,
     measured: Iterable[Path] = (),
 ) -> Path:
     """Write a trained policy into a folder, which is replaced if it exists and never half-written.
@@ -149,7 +147,6 @@ def export_run(
         target: The folder.
         step: Of the checkpoint; None takes the newest complete one.
         precision: See `export_weights`.
-        gguf: Whether the folder gets the weights for llama.cpp too, see `deltamem.training.gguf_export`.
         measured: Result folders of evaluations of the same weights, whose figures the card shows.
 
     Returns:
@@ -167,18 +164,13 @@ def export_run(
     config = cast(DictConfig, OmegaConf.load(path))
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    file = f"{target.name}-q8_0.gguf" if gguf else None
     try:
         partial.mkdir(parents=True)
         export_weights(checkpoint, partial, str(config.actor_rollout_ref.model.path), precision)
         save_episode_config(partial, run_episode(config))
         found.check(weights_sha256(partial))
-        card = model_card(run, config, step_of(checkpoint), target.name, file, found)
+        card = model_card(run, config, step_of(checkpoint), target.name, found)
         (partial / "README.md").write_text(card, encoding="utf-8")
-        if file is not None:
-            from deltamem.training.gguf_export import write_gguf
-
-            write_gguf(partial, partial / file)
         shutil.rmtree(target, ignore_errors=True)
         partial.replace(target)
     # safetensors has an exception of its own for what the operating system refuses.
@@ -219,7 +211,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--step", type=int, help="step of the checkpoint; the newest complete one by default")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="precision of the weights")
-    parser.add_argument("--gguf", action="store_true", help="put a file for llama.cpp into the folder too")
     parser.add_argument(
         "--measured",
         type=Path,
@@ -231,9 +222,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.out.exists():
         raise DeltaMemError(f"{given.out}: is there already; choose another --out")
-    checkpoint = export_run(
-        given.run, given.out, step=given.step, precision=given.dtype, gguf=given.gguf, measured=given.measured
-    )
+    checkpoint = export_run(given.run, given.out, step=given.step, precision=given.dtype, measured=given.measured)
     print(f"{given.out}: {checkpoint.name}")
     return 0
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from deltamem.training.cluster import worker_path
 from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows, load_model_config
 from deltamem.training.interruption import NOT_FINISHED, locked, on_request
-from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
+from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, read_metrics
 from deltamem.training.resources import ModelShape
 
 _POLL_SECONDS = 0.5
@@ -47,7 +46,7 @@ def _keys(prefix: str, names: str) -> list[str]:
 _MAY_CHANGE = (
     # How long the run is, and what is reported of it.
     *_keys("trainer", "total_training_steps total_epochs save_freq test_freq val_before_train logger"),
-    *_keys("deltamem", "trackers rates shown_sessions"),
+    *_keys("deltamem", "rates shown_sessions"),
     *_keys("deltamem.warm_start", " ".join(sorted(WARM_START_MAY_CHANGE))),
     # How the machine is used; what is computed stays the same but for rounding.
     *_keys("deltamem", "embedder.device embedder.batch_size embedder.threads cpu_threads start_minutes"),
@@ -133,11 +132,8 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
         # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
         config.trainer.max_actor_ckpt_to_keep = None
         config.deltamem.keep_checkpoints = keep
-        if settings.curriculum is not None:
-            config.data.custom_cls = {"path": "pkg://deltamem.training.curriculum", "name": "CurriculumDataset"}
-            config.data.curriculum = settings.curriculum.model_dump()
-            # Rows must be drawn when their batch is due, by the process that sees the rewards.
-            config.data.dataloader_num_workers = 0
+        # `metrics.jsonl` is made of the file.
+        config.trainer.logger = list(dict.fromkeys([*config.trainer.logger, "file"]))
     write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
     logs = settings.out / "logs"
     logs.mkdir(exist_ok=True)
@@ -150,11 +146,6 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
     write_yaml(folder / "config.yaml", config)
     progress = GrpoProgress(console, total, start)
     tail = Tail(verl_metrics, settings.rates)
-    plain: Any = OmegaConf.to_container(config)
-    trackers = open_trackers(
-        settings.trackers, settings.out, first_step=start + 1 if last else 0, config=plain, warn=progress.warn
-    )
-
     started = Path(config.trainer.v1.sampler.sampler_kwargs.started_file)
     started.unlink(missing_ok=True)
     deadline = time.monotonic() + 60.0 * settings.start_minutes
@@ -166,13 +157,12 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
                 f"may wait for CPUs or GPUs that are not there: {last_words(log)} (full log: {log})"
             )
         for record in tail.records():
-            if metrics.add(record):
-                trackers.add(record)
-            progress.show(record)
+            metrics.add(record)
+            progress.add(record)
 
     request = Path(config.trainer.v1.sampler.sampler_kwargs.stop_file)
     request.unlink(missing_ok=True)
-    with progress, closing(trackers), on_request(request.touch):
+    with progress, on_request(request.touch):
         code = _follow(folder / "config.yaml", env, log, poll, lock)
     if code == NOT_FINISHED:
         raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
@@ -302,6 +292,8 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
     env = dict(os.environ)
     env |= {
         "VERL_FILE_LOGGER_PATH": str(verl_metrics),
+        "TENSORBOARD_DIR": str(settings.out / "tensorboard"),
+        "WANDB_DIR": str(settings.out),
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
@@ -315,7 +307,10 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
     if settings.cpu_threads is not None:
         env |= {
             "VERL_PLATFORM": "cpu",
-            "VERL_USE_EXTERNAL_MODULES": "deltamem.training.verl_cpu",
+            # After ours, for they may need it: modules of somebody else.
+            "VERL_USE_EXTERNAL_MODULES": ",".join(
+                ["deltamem.training.verl_cpu", *filter(None, [os.environ.get("VERL_USE_EXTERNAL_MODULES")])]
+            ),
             "DELTAMEM_CPU_THREADS": str(settings.cpu_threads),
             # One thread for all that does not ask for more, and no spinning while the other process computes.
             "OMP_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""What this machine has for training: GPUs, processors, shared memory, packages that can be imported."""
+"""What this machine has for training (GPUs, processors, memory, packages), and the memory that a run's processes take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 from pydantic import BaseModel, ValidationError
 
 _SECONDS = 20.0
@@ -109,3 +110,46 @@ def try_imports(packages: Sequence[str], seconds: float = 300.0) -> Imports:
         # A package may end the whole process.
         why = f"the process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
     return Imports(errors={", ".join(packages): why}, cuda=None, usable=False, architectures=None)
+
+
+_GB = 1024**3
+
+
+def run_processes(start: psutil.Process) -> list[psutil.Process]:
+    """The processes of the run that `start`, for example a worker, belongs to: a common ancestor and its descendants.
+
+    Ray's workers descend from its ``raylet``. Where the run has started ray itself, the raylet descends from the driver, and
+    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and only its own descendants are
+    known to belong to the run. Without a raylet it is `start` itself with its descendants.
+    """
+    root = start
+    for ancestor in start.parents():
+        if ancestor.name() == "raylet":
+            driver = ancestor.parent()
+            root = driver if driver is not None and driver.name().startswith("python") else ancestor
+            break
+    return [root, *root.children(recursive=True)]
+
+
+def memory_figures(processes: list[psutil.Process]) -> dict[str, float]:
+    """Their memory.
+
+    Returns:
+        ``rss_gb``, which counts memory that processes share once for each of them; ``pss_gb``, which shares it out among
+        them, where the system reports it; ``processes``, their number. Processes that have ended are left out.
+    """
+    resident: list[int] = []
+    shares: list[int] = []
+    for process in processes:
+        try:
+            try:
+                full = process.memory_full_info()
+                rss, pss = full.rss, [full.pss]
+            except (psutil.AccessDenied, AttributeError):  # somebody else's, or not of Linux
+                rss, pss = process.memory_info().rss, []
+        except psutil.NoSuchProcess:
+            continue
+        resident.append(rss)
+        shares += pss
+    figures = {"rss_gb": sum(resident) / _GB, "processes": float(len(resident))}
+    return figures | ({"pss_gb": sum(shares) / _GB} if len(shares) == len(resident) else {})

@@ -37,9 +37,7 @@ _NEVER = ("Other languages, safety and bias.", "Rewards compare operations with 
 _Rows = Iterable[tuple[Any, ...]]
 
 
-def model_card(
-    run: Path, config: DictConfig, step: int, folder: str, gguf: str | None = None, measured: Measured = NOTHING
-) -> str:
+def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: Measured = NOTHING) -> str:
     """The text of ``README.md``.
 
     Args:
@@ -47,7 +45,6 @@ def model_card(
         config: The run's configuration.
         step: Of the exported checkpoint.
         folder: Name of the policy's folder in the commands of the card.
-        gguf: Name of the file for llama.cpp in that folder; None if there is none.
         measured: Evaluations of these weights.
     """
     model, episode = config.actor_rollout_ref.model, run_episode(config)
@@ -98,7 +95,7 @@ def model_card(
         "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
         "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
         "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
-        "## Use\n\n" + _use(config, episode, folder, gguf),
+        "## Use\n\n" + _use(config, episode, folder),
         "## Training\n\n" + table(["", ""], training),
         "Settings of this run:\n\n" + table(["key", "value"], _settings(config)),
         "## Data\n\n" + table(["file", "rows", "sha256"], data),
@@ -134,18 +131,11 @@ def warm_start_card(start: str, steps: int) -> str:
     return "\n".join(["---", *lines, "---", "", f"After {steps} steps of supervised fine-tuning, before GRPO.", ""])
 
 
-def _use(config: DictConfig, episode: EpisodeConfig, folder: str, gguf: str | None) -> str:
+def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
     serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
     if not episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
-    llama_cpp = ""
-    if gguf is not None:
-        llama_cpp = (
-            f"\n\n`{gguf}` holds the same weights in 8 bits, for llama.cpp. Its parsers must be off too; "
-            "`deltamem add` is as above, with port 8080.\n\n```bash\n"
-            f"llama-server --model {folder}/{gguf} --jinja --reasoning-format none --ctx-size {prompt + response}\n```"
-        )
     # The episode as settings of `eval.heldout`, which does not see the folder of a served model.
     values: dict[str, Any] = asdict(episode)
     fields = ",".join(values.pop("memory_fields"))
@@ -158,7 +148,7 @@ def _use(config: DictConfig, episode: EpisodeConfig, folder: str, gguf: str | No
         "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
         f"{' '.join(given)} 'episode.memory_fields=[{fields}]'\n```\n\n"
         f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
-        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}." + llama_cpp
+        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import shutil
@@ -32,7 +33,7 @@ from deltamem.training.config import (
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
 from deltamem.training.launch import run_grpo
-from deltamem.training.metrics import MetricsFile, StageProgress, check_trackers
+from deltamem.training.metrics import MetricsFile, StageProgress
 
 if TYPE_CHECKING:
     from deltamem.training.supervised import Example
@@ -51,11 +52,25 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
     """
     settings.episode.config()
     settings.scorer()
+    check_loggers(config)
     if settings.warm_start is not None and settings.episode.max_turns < 2:
         raise DeltaMemError("deltamem.warm_start needs two deltamem.episode.max_turns: its teacher searches, then answers")
     model = config.actor_rollout_ref.model
     if settings.model is None and data.names_folder(model.path):
         data.check_folder(model)
+
+
+def check_loggers(config: DictConfig) -> list[str]:
+    """Where verl logs to, of ``trainer.logger``.
+
+    Raises:
+        DeltaMemError: If the package of one of them, of the same name, is not installed.
+    """
+    names = list(config.trainer.logger)
+    for name in names:
+        if name not in ("console", "file") and importlib.util.find_spec(name) is None:
+            raise DeltaMemError(f"trainer.logger: {name} is not installed; run: pip install {name}")
+    return names
 
 
 def check_unchanged(config: DictConfig, settings: TrainSettings, listed: Sequence[Stage]) -> None:
@@ -106,16 +121,12 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         console: Shows progress inside a stage.
 
     Raises:
-        DeltaMemError: If the sessions file or the package of a tracker is missing, or the sessions lack the difficulty that
-            a curriculum needs.
+        DeltaMemError: If the sessions file is missing.
     """
     if not settings.sessions.is_file():
         raise DeltaMemError(
             f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
         )
-    if settings.curriculum is not None:
-        data.check_difficulty(settings.sessions)
-    check_trackers(settings.trackers)
     out = settings.out
     episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
     found = [

@@ -24,8 +24,7 @@ from deltamem.training.cluster import cluster_address
 from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
 from deltamem.training.data import Lengths, Limits
 from deltamem.training.embedding_store import read_meta
-from deltamem.training.metrics import check_trackers
-from deltamem.training.pipeline import supervised_data
+from deltamem.training.pipeline import check_loggers, supervised_data
 from deltamem.training.resources import ModelShape
 from deltamem.training.teacher import TrajectoryTokenizer
 
@@ -237,8 +236,6 @@ def check_data(context: Context) -> Finding:
         return fail(f"{path}: {len(both)} persons are trained on and held out, {both[0]} is the first")
     if again := keys.total() - len(keys):
         return fail(f"{path}: {again} sessions are there twice")
-    if context.settings.curriculum is not None:
-        data.check_difficulty(path)
     exported = context.exported
     batch = context.config.data.train_batch_size
     steps = exported.train_sessions // batch * context.config.trainer.total_epochs
@@ -372,8 +369,7 @@ def check_embedder(context: Context) -> Finding:
 
 def check_tracking(context: Context) -> Finding:
     """Whether the configured trackers are installed."""
-    check_trackers(context.settings.trackers)
-    return ok(", ".join(("console", "metrics.jsonl", *context.settings.trackers)))
+    return ok(", ".join((*check_loggers(context.config), "metrics.jsonl")))
 
 
 def check_finished(context: Context) -> Finding:

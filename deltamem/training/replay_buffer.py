@@ -20,9 +20,9 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from deltamem.episode import session_fields
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.curriculum import CurriculumDataset
 from deltamem.training.interruption import SaveAndStop
-from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics, memory_figures, run_processes
+from deltamem.training.machine import memory_figures, run_processes
+from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics
 
 
 def generation_records(rows: Iterable[RolloutRow]) -> list[dict[str, Any]]:
@@ -84,8 +84,8 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             raise DeltaMemError(
                 f"trainer.v1.trainer_mode={mode}: only sync is supported (docs/training.md, Partial rollouts)"
             )
-        self._trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
-        self._stop = SaveAndStop(Path(self._options["stop_file"]), self._trainer.config)
+        trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
+        self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
         self._process = psutil.Process()
         self.figures: dict[str, float] = {}
@@ -118,9 +118,6 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         if training:
             _spare_groups(batch.partition_id, rows)
             figures = batch_metrics(rows, expected)
-            if isinstance(dataset := self._trainer.train_dataset, CurriculumDataset):
-                learned = dataset.learn(group_rewards(rows))
-                figures |= {f"curriculum/{name}": value for name, value in learned.items()}
             figures |= {f"memory/{name}": value for name, value in memory_figures(run_processes(self._process)).items()}
             self.figures = {f"{PREFIX}{name}": float(value) for name, value in figures.items()}
             metrics = metrics | self.figures
@@ -167,15 +164,6 @@ def _spare_groups(partition_id: str, rows: Sequence[RolloutRow]) -> None:
         rewards = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
         fields = TensorDict({"uid": NonTensorStack(*groups.values()), "rm_scores": rewards}, batch_size=len(groups))
         tq.kv_batch_put(keys=list(groups), partition_id=partition_id, fields=fields)
-
-
-def group_rewards(rows: Iterable[RolloutRow]) -> dict[str, list[float]]:
-    """The rewards of each session's rollouts, by its key, without those that broke in our own machinery."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.failure is None:
-            found[row.info["key"]].append(row.reward)
-    return dict(found)
 
 
 def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:

@@ -6,15 +6,9 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
-import psutil
-
-from deltamem.episode import Trajectory, Violation, trajectory_fields
-
-if TYPE_CHECKING:
-    from deltamem.training.agent_loop import TokenSequence
 
 ROLLOUT_INFO = "rollout_info"
 """Key of the `RolloutInfo` in verl's ``extra_fields``."""
@@ -32,44 +26,8 @@ class RolloutInfo(TypedDict):
     queries: int
     retrieved: int  # memories that the searches returned
     seconds: dict[str, float]  # wall time by phase: ``generate``, ``search``, ``reward``
-    # A validation generation: ``session`` (its line of sessions.jsonl), `trajectory_fields` and ``score`` (of the `Scorer`).
+    # A validation generation: ``session`` (its line of sessions.jsonl), the fields of its trajectory and ``score``.
     generation: dict[str, Any] | None
-
-
-def rollout_info(
-    trajectory: Trajectory,
-    tokens: TokenSequence,
-    *,
-    key: str,
-    heldout: bool,
-    seconds: Mapping[str, float],
-    generation: tuple[str, Mapping[str, Any]] | None = None,
-) -> RolloutInfo:
-    """Describe a rollout.
-
-    Args:
-        trajectory: The episode; one that failed has no messages.
-        tokens: What is handed to the trainer.
-        key: The session's key.
-        heldout: Whether the session is of the held-out split.
-        seconds: Wall time by phase.
-        generation: The line of ``sessions.jsonl`` and the score in detail, if the whole episode is kept.
-    """
-    model_tokens = sum(tokens.mask)
-    return RolloutInfo(
-        key=key,
-        heldout=heldout,
-        truncated=Violation.TOKEN_LIMIT in trajectory.violations,
-        turns=sum(message["role"] == "assistant" for message in trajectory.messages),
-        model_tokens=model_tokens,
-        tool_tokens=len(tokens.mask) - model_tokens if trajectory.failure is None else 0,
-        queries=sum(len(queries) for queries in trajectory.queries),
-        retrieved=sum(len(ids) for ids in trajectory.retrieved_ids),
-        seconds=dict(seconds),
-        generation=None
-        if generation is None
-        else {"session": generation[0], **trajectory_fields(trajectory), "score": dict(generation[1])},
-    )
 
 
 PREFIX = "deltamem/"
@@ -103,21 +61,22 @@ class RolloutRow:
 def batch_metrics(rows: Sequence[RolloutRow], expected: int) -> dict[str, float]:
     """All figures of a training batch that should have `expected` rollouts, under the names of ``metrics.jsonl``."""
     answered = [row for row in rows if row.failure is None]
-    train = figure_means([{**row.figures, "reward": row.reward} for row in answered])
-    train["failure"] = (expected - len(answered)) / expected
-    train |= group_signal([(row.group, row.reward) for row in answered])
     infos = [row.info for row in answered]
-    return (
-        {f"train/{name}": value for name, value in (train | episode_shape(infos)).items()}
-        | {f"seconds/{name}": value for name, value in rollout_seconds(infos).items()}
-        | {"data/order": float(data_order(row.info["key"] for row in rows))}
-    )
+    figures = [{**row.figures, "reward": row.reward} for row in answered]
+    train = {name: _mean(entry[name] for entry in figures if name in entry) for name in sorted(set().union(*figures))}
+    train["failure"] = (expected - len(answered)) / expected
+    train |= group_signal([(row.group, row.reward) for row in answered]) | episode_shape(infos)
+    metrics = {f"train/{name}": value for name, value in train.items()}
+    # The rollouts of a batch run at the same time, so the sums are no part of the step's own time.
+    for phase in sorted({phase for entry in infos for phase in entry["seconds"]}):
+        spent = [entry["seconds"].get(phase, 0.0) for entry in infos]
+        metrics[f"seconds/rollout_{phase}_mean"] = _mean(spent)
+        metrics[f"seconds/rollout_{phase}_sum"] = float(np.sum(spent))
+    return metrics | {"data/order": float(data_order(row.info["key"] for row in rows))}
 
 
-def figure_means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean of every figure over the rollouts that have it."""
-    names = sorted({name for entry in figures for name in entry})
-    return {name: float(np.mean([entry[name] for entry in figures if name in entry])) for name in names}
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
 def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
@@ -134,8 +93,8 @@ def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
     if not compared:
         return {}
     return {
-        "group_std": float(np.mean([np.std(values, ddof=1) for values in compared])),
-        "no_signal": float(np.mean([max(values) - min(values) < _EQUAL for values in compared])),
+        "group_std": _mean(float(np.std(values, ddof=1)) for values in compared),
+        "no_signal": _mean(max(values) - min(values) < _EQUAL for values in compared),
     }
 
 
@@ -146,73 +105,19 @@ def episode_shape(infos: Sequence[RolloutInfo]) -> dict[str, float]:
     tokens = [entry["model_tokens"] for entry in infos]
     half, most = np.percentile(tokens, [50, 95])
     shape = {
-        "truncated": float(np.mean([entry["truncated"] for entry in infos])),
-        "turns": float(np.mean([entry["turns"] for entry in infos])),
-        "model_tokens_mean": float(np.mean(tokens)),
+        "truncated": _mean(entry["truncated"] for entry in infos),
+        "turns": _mean(entry["turns"] for entry in infos),
+        "model_tokens_mean": _mean(tokens),
         "model_tokens_p50": float(half),
         "model_tokens_p95": float(most),
         "model_tokens_max": float(max(tokens)),
-        "tool_tokens": float(np.mean([entry["tool_tokens"] for entry in infos])),
+        "tool_tokens": _mean(entry["tool_tokens"] for entry in infos),
     }
     if queries := sum(entry["queries"] for entry in infos):
         shape["retrieved_per_query"] = sum(entry["retrieved"] for entry in infos) / queries
     return shape
 
 
-def rollout_seconds(infos: Sequence[RolloutInfo]) -> dict[str, float]:
-    """Wall time of the phases of a rollout, ``rollout_<phase>_mean`` and ``rollout_<phase>_sum``.
-
-    The rollouts of a batch run at the same time, so the sums are no part of the step's own time.
-    """
-    phases = sorted({phase for entry in infos for phase in entry["seconds"]})
-    spent = {phase: [entry["seconds"].get(phase, 0.0) for entry in infos] for phase in phases}
-    means = {f"rollout_{phase}_mean": float(np.mean(values)) for phase, values in spent.items()}
-    return means | {f"rollout_{phase}_sum": float(np.sum(values)) for phase, values in spent.items()}
-
-
 def data_order(keys: Iterable[str]) -> int:
     """A checksum of a step's sessions, whatever order their rollouts ended in."""
     return zlib.crc32("\n".join(sorted(set(keys))).encode("utf-8"))
-
-
-_GB = 1024**3
-
-
-def run_processes(start: psutil.Process) -> list[psutil.Process]:
-    """The processes of the run that `start`, for example a worker, belongs to: a common ancestor and its descendants.
-
-    Ray's workers descend from its ``raylet``. Where the run has started ray itself, the raylet descends from the driver, and
-    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and only its own descendants are
-    known to belong to the run. Without a raylet it is `start` itself with its descendants.
-    """
-    root = start
-    for ancestor in start.parents():
-        if ancestor.name() == "raylet":
-            driver = ancestor.parent()
-            root = driver if driver is not None and driver.name().startswith("python") else ancestor
-            break
-    return [root, *root.children(recursive=True)]
-
-
-def memory_figures(processes: list[psutil.Process]) -> dict[str, float]:
-    """Their memory.
-
-    Returns:
-        ``rss_gb``, which counts memory that processes share once for each of them; ``pss_gb``, which shares it out among
-        them, where the system reports it; ``processes``, their number. Processes that have ended are left out.
-    """
-    used = [memory for process in processes if (memory := _memory(process)) is not None]
-    figures = {"rss_gb": sum(rss for rss, _ in used) / _GB, "processes": float(len(used))}
-    shares = [pss for _, pss in used if pss is not None]
-    return figures | ({"pss_gb": sum(shares) / _GB} if len(shares) == len(used) else {})
-
-
-def _memory(process: psutil.Process) -> tuple[int, int | None] | None:
-    try:
-        rss: int = process.memory_info().rss
-        try:
-            return rss, process.memory_full_info().pss
-        except (psutil.AccessDenied, AttributeError):
-            return rss, None
-    except psutil.NoSuchProcess:
-        return None

@@ -6,9 +6,7 @@ answered here for a CPU, with what verl 0.9.1 really calls.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ import torch
 import torch.distributed
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from deltamem.errors import DeltaMemError
 from deltamem.training.verl_cpu import ROLLOUT
 
 
@@ -121,38 +118,22 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         """None."""
         return []
 
-    def rollout_env_vars(self) -> dict[str, str]:
-        """Environment of the vLLM server; verl asks for it only where there is one."""
-        from deltamem.training.verl_cpu.vllm import ENVIRONMENT
-
-        return ENVIRONMENT
-
     def is_ipc_supported(self) -> bool:
         """No device memory to share."""
         return False
 
 
 def register() -> None:
-    """Make platform "cpu", the rollout of this package and the CPU's way to vLLM known to verl."""
+    """Make platform "cpu" and the rollout of this package known to verl."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     PlatformRegistry.register(platform="cpu")(CpuPlatform)
     RolloutReplicaRegistry.register(ROLLOUT, _load_replica)
     _ROLLOUT_REGISTRY[(ROLLOUT, "async")] = "deltamem.training.verl_cpu.server.CpuServerAdapter"
-    RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
-    _ROLLOUT_REGISTRY[("vllm", "async")] = "deltamem.training.verl_cpu.vllm.CpuVllmAdapter"
 
 
 def _load_replica() -> type:
     from deltamem.training.verl_cpu.server import CpuReplica
 
     return CpuReplica
-
-
-def _load_vllm_replica() -> type:
-    if importlib.util.find_spec("vllm") is None:
-        raise DeltaMemError(f"rollout=vllm: {sys.executable} has no vLLM; make an environment that has it with: make vllm")
-    from deltamem.training.verl_cpu.vllm import CpuVllmReplica
-
-    return CpuVllmReplica

@@ -8,16 +8,11 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-import pyarrow.parquet as pq
-from omegaconf import OmegaConf
-from torch.utils.data import BatchSampler
-from verl.trainer.ppo.utils import create_rl_sampler
 
 ROOT = Path(__file__).resolve().parents[3]
 _MARK = "DELTAMEM_RUN_UNDER_TEST"
@@ -38,12 +33,9 @@ class Run:
     out: Path
     sessions: Path
     model: Path
-    mark: str
-    python: Path
-
-    @classmethod
-    def at(cls, out: Path, sessions: Path, model: Path, python: Path = Path(sys.executable)) -> Run:
-        return cls(out, sessions, model, uuid4().hex, python)
+    python: Path = Path(sys.executable)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid4().hex)
 
     def start(self, steps: int, *overrides: str) -> subprocess.Popen[str]:
         """Start it in a process group of its own."""
@@ -56,7 +48,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", _MARK: self.mark},
+            env=os.environ | {"OMP_NUM_THREADS": "1", _MARK: self.mark} | self.environment,
             start_new_session=True,
         )
 
@@ -99,6 +91,11 @@ class Run:
 
     def expected_orders(self, steps: int) -> list[float]:
         """The checksum of each step's sessions, from verl's own sampler without an interruption."""
+        import pyarrow.parquet as pq
+        from omegaconf import OmegaConf
+        from torch.utils.data import BatchSampler
+        from verl.trainer.ppo.utils import create_rl_sampler
+
         keys = [info["key"] for info in pq.read_table(self.out / "data" / "train.parquet")["extra_info"].to_pylist()]
         sampler = create_rl_sampler(OmegaConf.create({"shuffle": True, "seed": 1}), keys)
         batches: list[list[int]] = []

@@ -23,20 +23,18 @@ from deltamem.training.interruption import NOT_FINISHED
 
 STEPS = 6
 COMPARED = 4
-WARM_UP = 3
 OPTIONS = (
     # Random models earn nothing, and without a difference in reward there is no gradient: entropy gives one.
     "actor_rollout_ref.actor.entropy_coeff=0.05",
     # The learning rate must not depend on the number of steps, in which the two runs differ.
     "actor_rollout_ref.actor.optim.lr_scheduler_type=constant",
 )
-CURRICULUM = f"deltamem.curriculum={{warm_up: {WARM_UP}}}"
 
 
 @pytest.mark.slow
 @pytest.mark.end_to_end
 def test_a_run_trains_and_exports_its_policy(tmp_path: Path, model_folder: Path) -> None:
-    run = Run.at(tmp_path / "run", write_sessions(tmp_path / "sessions.jsonl", train=8, heldout=4), model_folder)
+    run = Run(tmp_path / "run", write_sessions(tmp_path / "sessions.jsonl", train=8, heldout=4), model_folder)
     done = run.finish(2, "trainer.save_freq=2", *OPTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     validation, *steps = run.records()
@@ -53,22 +51,18 @@ def test_a_run_trains_and_exports_its_policy(tmp_path: Path, model_folder: Path)
 
 @pytest.mark.slow
 def test_two_ranks_that_were_killed_take_the_steps_of_one_that_was_not(tmp_path: Path, model_folder: Path) -> None:
-    # Two steps an epoch, and one session that does not fill a batch. After an epoch and a half the curriculum draws.
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=4, difficulty=True)
-    one = Run.at(tmp_path / "one", sessions, model_folder)
-    two = Run.at(tmp_path / "two", sessions, model_folder)
+    # Two steps an epoch, and one session that does not fill a batch.
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=4)
+    one = Run(tmp_path / "one", sessions, model_folder)
+    two = Run(tmp_path / "two", sessions, model_folder)
     stop(one)
     kill_and_finish(two)
 
     first, second = one.records(), two.records()
     assert [record["step"] for record in second] == list(range(STEPS + 1))
     assert "heldout/reward" in second[0] and "heldout/reward" in second[-1]
-    assert [record["data/order"] for record in second[1 : WARM_UP + 1]] == one.expected_orders(WARM_UP)
-    assert [record["data/order"] for record in second[1:]] != one.expected_orders(STEPS)
+    assert [record["data/order"] for record in second[1:]] == one.expected_orders(STEPS)
     for record in second[1:]:
-        assert record["curriculum/share/signal/value"] == 1.0
-        assert record["curriculum/share/signal/implied"] + record["curriculum/share/signal/explicit"] == 1.0
-        assert 0.0 <= record["curriculum/reward/signal/implied"] <= 1.0
         assert 0.0 <= record["train/reward"] <= 1.0
         assert record["train/failure"] == 0.0
         assert record["train/count/target_operations"] == 2.0
@@ -91,14 +85,14 @@ def test_two_ranks_that_were_killed_take_the_steps_of_one_that_was_not(tmp_path:
 
     assert (two.out / "policy" / "model.safetensors").is_file()
 
-    other = two.finish(STEPS + 1, *OPTIONS, *TWO_RANKS, CURRICULUM, "actor_rollout_ref.actor.optim.lr=1e-3")
+    other = two.finish(STEPS + 1, *OPTIONS, *TWO_RANKS, "actor_rollout_ref.actor.optim.lr=1e-3")
     assert other.returncode == 2
     assert "another configuration" in other.stderr
 
 
 def stop(run: Run) -> None:
     """Ask for a checkpoint, twice, when the steps to compare are almost done."""
-    process = run.start(50, *OPTIONS, CURRICULUM)
+    process = run.start(50, *OPTIONS)
     run.await_step(COMPARED - 1, process)
     os.kill(process.pid, signal.SIGUSR1)
     os.kill(process.pid, signal.SIGUSR1)
@@ -113,7 +107,7 @@ def stop(run: Run) -> None:
 
 def kill_and_finish(run: Run) -> None:
     """Kill the launcher without warning in some step after the first; the same command goes on."""
-    process = run.start(STEPS, *OPTIONS, *TWO_RANKS, CURRICULUM)
+    process = run.start(STEPS, *OPTIONS, *TWO_RANKS)
     run.await_step(1, process)
     time.sleep(0.7 * random.random())
     process.kill()
@@ -125,7 +119,7 @@ def kill_and_finish(run: Run) -> None:
     broken.mkdir(parents=True)
     (broken / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
     (broken.parents[1] / "latest_checkpointed_iteration.txt").write_text("9")
-    done = run.finish(STEPS, *OPTIONS, *TWO_RANKS, CURRICULUM)
+    done = run.finish(STEPS, *OPTIONS, *TWO_RANKS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stage 1/4 data: done before" in done.stdout
     assert any(f"going on after step {step}\n" in done.stdout for step in range(1, STEPS)), done.stdout
@@ -136,7 +130,7 @@ def kill_and_finish(run: Run) -> None:
 @pytest.mark.slow
 def test_failing_rollouts_end_the_run_with_one_sentence(tmp_path: Path, model_folder: Path) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=8, heldout=4)
-    done = Run.at(tmp_path / "run", sessions, model_folder).finish(2, "data.max_prompt_length=40")
+    done = Run(tmp_path / "run", sessions, model_folder).finish(2, "data.max_prompt_length=40")
     assert done.returncode == 1
     assert "rollouts of one step failed" in done.stderr and "max_prompt_length=40" in done.stderr
     assert "Traceback" not in done.stderr

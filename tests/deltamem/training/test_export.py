@@ -214,18 +214,6 @@ def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path,
     assert not (tmp_path / "other").exists()
 
 
-def test_a_file_for_llama_cpp_lies_in_the_folder_and_the_card_names_it(tmp_path: Path, model_folder: Path) -> None:
-    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed: run `make install` again")
-    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
-    assert main([str(run), "--out", str(tmp_path / "plain")]) == 0
-    assert "llama" not in (tmp_path / "plain" / "README.md").read_text() and not list((tmp_path / "plain").glob("*.gguf"))
-    assert main([str(run), "--out", str(tmp_path / "policy"), "--gguf"]) == 0
-    file = tmp_path / "policy" / "policy-q8_0.gguf"
-    assert gguf.GGUFReader(file).fields["general.name"].contents() == "policy-q8_0"
-    card = (tmp_path / "policy" / "README.md").read_text()
-    assert "llama-server --model policy/policy-q8_0.gguf --jinja --reasoning-format none --ctx-size 768\n" in card
-
-
 def evaluate(model: Path, sessions: Path, out: Path) -> Path:
     """``python -m eval.heldout`` on the held-out sessions, with the embedder of the tests."""
     overrides = [f"checkpoint={model}", f"sessions={sessions}", f"out={out}", "max_new_tokens=24", "resamples=50"]

@@ -27,6 +27,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from deltamem.errors import DeltaMemError
 from deltamem.training import replay_buffer
+from deltamem.training.machine import memory_figures, run_processes
 from deltamem.training.replay_buffer import ValidationFolder, generation_records
 from deltamem.training.rollout_metrics import (
     RolloutRow,
@@ -34,8 +35,6 @@ from deltamem.training.rollout_metrics import (
     data_order,
     episode_shape,
     group_signal,
-    memory_figures,
-    run_processes,
 )
 
 
@@ -95,26 +94,8 @@ def test_data_order_names_the_sessions_and_not_their_timing(keys: list[str]) -> 
     assert data_order(keys) != data_order(keys[1:])
 
 
-class Learner:
-    """Stands for a data set with a curriculum."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict[str, list[float]]] = []
-
-    def learn(self, rewards: dict[str, list[float]]) -> dict[str, float]:
-        self.taken.append(rewards)
-        return {"easy": 0.5}
-
-
 @pytest.fixture
-def learner() -> Learner:
-    return Learner()
-
-
-@pytest.fixture
-def buffer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: Learner
-) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
+def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
     """The replay buffer over a batch that is given it instead of verl's queue."""
     rows: list[RolloutRow] = []
     groups: dict[str, str] = {}
@@ -144,7 +125,7 @@ def buffer(
     options |= {"train_rollouts": 2, "heldout_rollouts": 2}
     options |= {"validation_folder": str(tmp_path / "validation"), "stop_file": str(tmp_path / "stop")}
     options |= {"started_file": str(tmp_path / "started")}
-    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)), train_dataset=learner)
+    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)))
     refill = SimpleNamespace(__self__=trainer)
     made = replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill, trainer_mode="sync")  # type: ignore
     with pytest.raises(DeltaMemError, match="trainer_mode=colocate_async: only sync is supported"):
@@ -204,23 +185,6 @@ def test_a_rollout_that_broke_moves_no_advantage(buffer: Buffer, deviation: bool
     assert {entry.key: entry.reward for entry in rows if entry.failure is None} == before
 
 
-def test_a_curriculum_is_given_the_rewards_of_each_session_and_adds_its_figures(
-    buffer: Buffer, learner: Learner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampler, rows = buffer
-    rows += [*a_batch(), failed("c", 0, labelled_session(3))]
-    assert "deltamem/curriculum/easy" not in sampler.sample(3, "train", 2)[1], "another data set"
-    monkeypatch.setattr(replay_buffer, "CurriculumDataset", Learner)
-    assert sampler.sample(3, "train", 2)[1]["deltamem/curriculum/easy"] == 0.5
-    assert sampler.sample(3, "val", 2)[1] == {"verl": 1.0}
-    answered = [entry for entry in rows if entry.failure is None]
-    keys = dict.fromkeys(entry.info["key"] for entry in answered)
-    (taken,) = learner.taken
-    for key in keys:
-        assert taken[key] == pytest.approx([entry.reward for entry in answered if entry.info["key"] == key])
-    assert taken.keys() == keys.keys()
-
-
 def test_validation_keeps_the_generations_of_all_batches(buffer: Buffer, tmp_path: Path) -> None:
     sampler, rows = buffer
     folder = tmp_path / "validation"
@@ -244,7 +208,7 @@ def test_validation_keeps_the_generations_of_all_batches(buffer: Buffer, tmp_pat
 
 WORKER = """
 import psutil, subprocess, sys, time
-from deltamem.training.rollout_metrics import memory_figures, run_processes
+from deltamem.training.machine import memory_figures, run_processes
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 found = run_processes(psutil.Process())
 print(len(found), found[0].name(), child.pid in [process.pid for process in found])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -15,12 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
 from preflight_cases import CONFIGS, composed, resolved
 from rich.console import Console
-from training_cases import write_sessions
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
 from deltamem.training.config import (
-    CurriculumSettings,
     SupervisedConfig,
     TrainSettings,
     folder_of_package,
@@ -123,35 +120,6 @@ def test_the_8b_experiments_differ_where_they_should() -> None:
     assert nodes.trainer.nnodes == 2
     assert nodes.actor_rollout_ref.actor.fsdp_config.fsdp_size == nodes.trainer.n_gpus_per_node == 8
     assert nodes.actor_rollout_ref.actor.optim == base.actor_rollout_ref.actor.optim
-
-
-def test_a_curriculum_is_off_until_it_is_configured() -> None:
-    assert OmegaConf.load(CONFIGS / "train.yaml").deltamem.curriculum is None
-    config = accepted(resolved(composed("+experiment=tiny", "deltamem.curriculum={low: 0.3, warm_up: 2}")))
-    chosen = validated(config.deltamem, TrainSettings).curriculum
-    assert chosen == CurriculumSettings(low=0.3, high=0.8, easy_share=0.2, uniform_share=0.1, smoothing=0.9, warm_up=2)
-    refused = {
-        "'curriculum': low must be below high": {"low": 0.8, "high": 0.5},
-        "'curriculum': easy_share and uniform_share must not exceed 1 together": {"easy_share": 0.7, "uniform_share": 0.4},
-        "'curriculum.smoothing': Input should be less than 1": {"smoothing": 1.0},
-        "unknown config key 'curriculum.warmup'": {"warmup": 3},
-    }
-    for sentence, values in refused.items():
-        config.deltamem.curriculum = values
-        with pytest.raises(DeltaMemError, match=re.escape(sentence)) as caught:
-            validated(config.deltamem, TrainSettings)
-        assert "\n" not in str(caught.value)
-
-
-def test_a_curriculum_needs_sessions_with_a_difficulty(tmp_path: Path) -> None:
-    folders = (f"deltamem.out={tmp_path}/run", f"deltamem.sessions={tmp_path}/sessions.jsonl")
-    config = resolved(composed("+experiment=tiny", *folders, "deltamem.curriculum={}"))
-    settings = validated(config.deltamem, TrainSettings)
-    write_sessions(tmp_path / "sessions.jsonl", 1, 1)
-    with pytest.raises(DeltaMemError, match=r"session p0/0 has no difficulty, which deltamem\.curriculum needs"):
-        stages(config, settings, Console())
-    write_sessions(tmp_path / "sessions.jsonl", 1, 1, difficulty=True)
-    assert stages(config, settings, Console())
 
 
 def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
-"""metrics.jsonl from verl's log, warnings, the progress line, and trackers that may fail."""
+"""metrics.jsonl from verl's log, warnings and the progress line."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,14 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 from rollout_cases import SCORER, a_batch, embed, trajectory_of
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_cases import labelled_session
 
-from deltamem.errors import DeltaMemError
 from deltamem.training.metrics import (
     Alarms,
     GrpoProgress,
     MetricsFile,
     Tail,
-    Trackers,
-    check_trackers,
     convert,
-    open_trackers,
     read_metrics,
 )
 from deltamem.training.rollout_metrics import PREFIX, batch_metrics
@@ -112,9 +105,11 @@ def test_every_metric_is_described() -> None:
 def test_metrics_are_not_repeated_after_a_resume(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, from_step=None)
-    assert all(first.add({"step": step}) for step in range(6))
+    for step in range(6):
+        first.add({"step": step})
     second = MetricsFile(path, from_step=3)  # steps 4 and 5 were lost with the process
-    assert [second.add({"step": step, "again": True}) for step in (3, 4, 5)] == [False, True, True]
+    for step in (3, 4, 5):
+        second.add({"step": step, "again": True})
     assert [(entry["step"], "again" in entry) for entry in read_metrics(path)] == [
         *((step, False) for step in range(4)),
         (4, True),
@@ -154,109 +149,8 @@ def test_each_alarm_sounds_once_beyond_its_limit(name: str, values: list[float],
 def test_the_console_shows_rewards_rates_the_time_left_and_warnings() -> None:
     output = io.StringIO()
     with GrpoProgress(Console(file=output, width=60), total=10, start=0) as progress:
-        progress.show({"step": 0, "heldout/reward": 0.25})
-        progress.show({"step": 1, "train/reward": 0.5, "seconds/step": 6.0, "train/truncated": 0.4})
+        progress.add({"step": 0, "heldout/reward": 0.25})
+        progress.add({"step": 1, "train/reward": 0.5, "seconds/step": 6.0, "train/truncated": 0.4})
     *_, line, warning = output.getvalue().splitlines()
     assert line == "grpo 1/10: reward 0.500, held-out 0.250, 6.0 s/step, truncated 0.40, about 0.9 min left"
     assert warning.startswith("warning: step 1: a token limit ended 40%")
-
-
-def run(names: list[str], out: Path, steps: range, first_step: int, offset: float = 0.0) -> list[str]:
-    """An attempt of a run that logs these steps; returns the warnings."""
-    warnings: list[str] = []
-    trackers = open_trackers(names, out, first_step=first_step, config={"seed": 1}, warn=warnings.append)
-    for step in steps:
-        trackers.add({"step": step, "train/reward": step / 10 + offset, "seconds/step": 2.0})
-    trackers.close()
-    return warnings
-
-
-@pytest.mark.parametrize(
-    ("again", "first_step", "expected"),
-    [
-        # The checkpoint was that of step 3; steps 4 and 5 are made again.
-        (range(4, 8), 4, [0.0, 0.1, 0.2, 0.3, 1.4, 1.5, 1.6, 1.7]),
-        (range(2), 0, [1.0, 1.1]),  # begins anew with the run
-    ],
-)
-def test_tensorboard_shows_no_step_twice(tmp_path: Path, again: range, first_step: int, expected: list[float]) -> None:
-    assert run(["tensorboard"], tmp_path, range(6), first_step=0) == []
-    assert run(["tensorboard"], tmp_path, again, first_step, offset=1.0) == []
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert set(events.Tags()["scalars"]) == {"train/reward", "seconds/step"}
-    shown = [(event.step, round(event.value, 3)) for event in events.Scalars("train/reward")]
-    assert shown == list(enumerate(expected))
-
-
-@pytest.fixture
-def fresh_wandb() -> Iterator[None]:
-    """wandb reads its environment once in a process."""
-    import wandb  # here, as it takes a second, which every worker would spend on it while it collects
-
-    wandb.teardown()
-    yield
-    wandb.teardown()
-
-
-@pytest.mark.usefixtures("fresh_wandb")
-def test_wandb_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert run(["wandb"], tmp_path, range(2), first_step=0) == []
-    run_id = (tmp_path / "wandb_id").read_text()
-    assert run(["wandb"], tmp_path, range(2, 4), first_step=2) == []
-    files = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert {path.name for path in files} == {f"run-{run_id}.wandb"}
-    written = b"".join(path.read_bytes() for path in files)
-    assert b"train/reward" in written and b"seconds/step" in written
-
-
-@pytest.mark.usefixtures("fresh_wandb")
-def test_a_wandb_that_nobody_is_logged_in_to_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_MODE", "WANDB_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    (warning,) = run(["wandb"], tmp_path, range(2), first_step=0)
-    assert warning.startswith("wandb does not start, training goes on without it:") and "\n" not in warning
-
-
-class Broken:
-    """Fails from its second step on, and when it is closed."""
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-
-    def log(self, step: int, values: Any) -> None:
-        self.calls.append(step)
-        if step > 0:
-            raise OSError(28, "No space\nleft")
-
-    def close(self) -> None:
-        raise RuntimeError("closed already")
-
-
-@pytest.mark.parametrize(
-    ("steps", "warning"),
-    [
-        (4, "it failed at step 1, training goes on without it: OSError: [Errno 28] No space left"),
-        (1, "it could not be closed: RuntimeError: closed already"),
-    ],
-)
-def test_a_tracker_that_breaks_is_given_up_with_one_warning(steps: int, warning: str) -> None:
-    warnings: list[str] = []
-    broken = Broken()
-    trackers = Trackers(warnings.append)
-    trackers.start("it", lambda: broken)
-    for step in range(steps):
-        trackers.add({"step": step})
-    trackers.close()
-    assert broken.calls == list(range(min(steps, 2)))
-    assert warnings == [warning]
-
-
-def test_a_missing_package_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_trackers(["tensorboard", "wandb"])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else name)
-    with pytest.raises(DeltaMemError, match="wandb is not installed; run: pip install wandb"):
-        check_trackers(["tensorboard", "wandb"])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from vllm_distribution import main, write_metadata
 
 from deltamem.errors import DeltaMemError
 from deltamem.training.verl_cpu.server import CpuServer
-from deltamem.training.verl_cpu.vllm_distribution import main, write_metadata
 
 
 async def test_a_cancelled_request_does_not_stop_the_others(model_folder: Path) -> None:

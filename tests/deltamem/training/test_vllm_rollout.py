@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from run_cases import Run, await_true
-from safetensors.torch import load_file
 from training_cases import write_sessions
 from vllm_server import vllm_python
 
@@ -28,6 +27,8 @@ OPTIONS = (
     "algorithm.rollout_correction.rollout_is=token",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
+# What lets verl run vLLM on a CPU lies beside this file.
+ENVIRONMENT = {"VERL_USE_EXTERNAL_MODULES": "vllm_on_cpu", "PYTHONPATH": str(Path(__file__).parent)}
 
 
 def left_shared_memory(since: float) -> set[str]:
@@ -46,9 +47,11 @@ def left_shared_memory(since: float) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(PYTHON is None, reason="no vLLM: run `make vllm`, or name an interpreter in DELTAMEM_VLLM_PYTHON")
 def test_vllm_and_the_trainer_are_the_same_policy_after_every_step(tmp_path: Path, model_folder: Path) -> None:
+    from safetensors.torch import load_file
+
     assert PYTHON is not None
     out, sessions = tmp_path / "run", write_sessions(tmp_path / "sessions.jsonl", train=16, heldout=4)
-    run, begin = Run.at(out, sessions, model_folder, PYTHON), time.time()
+    run, begin = Run(out, sessions, model_folder, PYTHON, ENVIRONMENT), time.time()
     done = run.finish(STEPS, *OPTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
 

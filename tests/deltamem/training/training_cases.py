@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
-from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Split, Turn, to_json_line
+from deltamem.sessions import LabelledSession, Session, Split, Turn, to_json_line
 from deltamem.training.tiny import CHAT_TEMPLATE
 
 START = datetime(2026, 4, 5, 20, 1)
@@ -33,19 +32,10 @@ def labelled_session(number: int, split: Split = "train") -> LabelledSession:
     return LabelledSession(session, 0, split, prior, operations, apply(prior, operations, START))
 
 
-def graded(item: LabelledSession, number: int) -> LabelledSession:
-    """The same with a difficulty: of every second session the UPDATE is implied."""
-    plain = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
-    moved = replace(plain, signal="implied" if number % 2 else "explicit", chain=1)
-    return replace(item, difficulty=Difficulty((moved, plain), 0.0, len(item.prior_state)))
-
-
-def write_sessions(path: Path, train: int, heldout: int, *, difficulty: bool = False) -> Path:
+def write_sessions(path: Path, train: int, heldout: int) -> Path:
     """Write a ``sessions.jsonl`` of one session a person."""
     items = [labelled_session(number) for number in range(train)]
     items += [labelled_session(number, "heldout") for number in range(train, train + heldout)]
-    if difficulty:
-        items = [graded(item, number) for number, item in enumerate(items)]
     path.write_text("".join(to_json_line(item) + "\n" for item in items), encoding="utf-8")
     return path
 

