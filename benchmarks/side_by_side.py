@@ -35,8 +35,9 @@ from deltamem.llm import Usage
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, require
 from eval.locomo.data import Conversation, Dialogue, Question, dialogues, load_locomo
-from eval.models import make_embedder, make_system, open_models
+from eval.models import make_embedder, open_models
 from eval.systems.base import Ingested, Memory
+from eval.systems.kinds import make_system
 
 HERE = Path(__file__).parent
 SYSTEMS = ("deltamem", "mem0", "langmem")

@@ -7,7 +7,7 @@ says which protocol its object fulfils:
 - ``deltamem.options.COMMAND``: a dataclass of further options of a command, see `deltamem.cli.options.takes_options`
 - ``deltamem.routes``: a class that fulfils `deltamem.server.routes.Routes`
 - ``deltamem.stores``: `deltamem.journal.beside.StoreKind`
-- ``deltamem.systems``: `eval.systems.base.SystemKind`
+- ``deltamem.systems``: an `eval.systems.kinds.SystemKind`
 - ``deltamem.benchmarks``: a subclass of `eval.benchmark.Benchmark`
 """
 

@@ -38,7 +38,7 @@ def run(
     from eval.compare.page import write_report
     from eval.compare.runs import load_runs
     from eval.estimate import estimate, estimate_table
-    from eval.models import check_system
+    from eval.systems.kinds import system_kind
 
     name, systems, given = _parsed(settings)
     kind = plugins.load("benchmarks", name)
@@ -46,7 +46,7 @@ def run(
     overrides = [one for one in settings if one.partition("=")[0] not in ("benchmark", "systems", "out")]
     configs = []
     for system in systems:
-        check_system(system)
+        system_kind(system)
         config = validated(
             composed(name, [*overrides, f"system={system}", f"out={out / system}"], kind.config_dir), kind.config_type
         )
@@ -76,7 +76,7 @@ def run(
 
 def _parsed(settings: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
     """The benchmark, the systems without repeats, and all that is given by key."""
-    from eval.models import SYSTEMS
+    from eval.systems.kinds import system_names
 
     given = dict(setting.partition("=")[::2] for setting in settings)
     name = given.get("benchmark", "")
@@ -84,7 +84,9 @@ def _parsed(settings: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
         raise DeltaMemError(f"benchmark={name} does not exist; there are: {', '.join(plugins.names('benchmarks'))}")
     systems = [part.strip() for part in given.get("systems", "").strip("[] ").split(",") if part.strip()]
     if not systems:
-        raise DeltaMemError(f"name the systems, for example systems=[none,naive_rag]; there are: {', '.join(SYSTEMS)}")
+        raise DeltaMemError(
+            f"name the systems, for example systems=[none,naive_rag]; there are: {', '.join(system_names())}"
+        )
     if "system" in given:
         raise DeltaMemError("say systems=[...] in place of system=...")
     return name, list(dict.fromkeys(systems)), given

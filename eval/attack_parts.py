@@ -31,18 +31,11 @@ from eval.locomo.__main__ import Locomo
 from eval.locomo.data import ADVERSARIAL_NUMBER, Conversation, LocomoConfig, Question, Turn, dialogues, load_locomo
 from eval.locomo.scores import ABSTENTION_JUDGE, judge_specs
 from eval.metrics import abstains
-from eval.models import (
-    check_models,
-    check_system,
-    load_prompts,
-    make_answerer,
-    make_embedder,
-    make_judge,
-    make_system,
-    open_models,
-)
+from eval.models import check_models, make_embedder, open_models
+from eval.parts import load_prompts, make_answerer, make_judge
 from eval.records import AnswerRecord
 from eval.systems.base import Passage, System
+from eval.systems.kinds import make_system, system_kind
 
 K = 5
 CHANCE = 0.05
@@ -287,7 +280,7 @@ def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
     (spec,) = specs or [""]
     own = _load(spec) if ":" in spec else None
     if part == "system" and own is None:
-        check_system(spec)
+        system_kind(spec)
         keys.append(f"system={spec}")
     elif spec and own is None:
         raise DeltaMemError(f"{spec!r} is not module:callable; an endpoint is named by base_url=... and {part}.model=...")

@@ -43,7 +43,7 @@ from eval.invented import (
 )
 from eval.judge import load_calibration
 from eval.locomo.__main__ import Locomo
-from eval.models import Parts
+from eval.parts import Parts
 from eval.personamem.__main__ import PersonaMem
 from eval.records import QuestionRecord
 from eval.summary import ALL

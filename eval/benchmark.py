@@ -26,8 +26,6 @@ from eval.evidence import EvidenceFinder
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
-from papers.stitch.labeller import GoldStep
-from papers.stitch.records import IntentFilter
 
 if TYPE_CHECKING:
     from eval.halumem.__main__ import Points
@@ -142,14 +140,6 @@ def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class OracleIntents:
-    """The intents of one store, as a `papers.stitch.labeller.OracleLabeller` takes them."""
-
-    steps: Mapping[str, GoldStep]  # By id of the turn
-    queries: Mapping[str, IntentFilter]  # By text of the question
-
-
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
 
@@ -199,13 +189,13 @@ class Benchmark(ABC, Generic[Config]):
         """Gold evidence by store and question, for ``system=oracle``; None if the benchmark names none."""
         return None
 
-    def intents(self) -> Mapping[str, OracleIntents] | None:
-        """The intents of turns and questions by store, for ``system=stitch labeller=oracle``; None if nothing tells them."""
-        return None
-
     def vocabulary(self) -> Collection[str]:
         """Names of the setting, such as those of shops, which are data of no user; for systems that keep none of those."""
         return ()
+
+    def extras(self) -> dict[str, Callable[[], Any]]:
+        """What a system may ask for beyond sessions, by name; a benchmark may offer more to the systems that know it."""
+        return {"evidence": self.evidence, "vocabulary": self.vocabulary}
 
     def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:
         """Keys of all questions in the order of the summary."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from deltamem import plugins
 from deltamem.config import StrictModel
 from deltamem.embedding import EmbedderSettings
 from deltamem.episode import EpisodeSettings
@@ -15,11 +16,8 @@ from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
-from deltamem.prompts import load_prompt
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
-from papers.episodic.reading import PROMPTS as EPISODIC_PROMPTS
-from papers.stitch.labeller import Part
 
 
 class _Endpoint(StrictModel):
@@ -58,9 +56,10 @@ class EndpointSettings(_Endpoint):
     guided: bool
 
 
-AnswererKind = Literal["llm", "extractive", "none"]
+Keys = TypeVar("Keys", bound=StrictModel)
 
-LabellerKind = Literal["llm", "embedding", "oracle"]
+
+AnswererKind = Literal["llm", "extractive", "none"]
 
 
 class ModelSettings(_Endpoint):
@@ -142,8 +141,6 @@ class BenchmarkConfig(StrictModel):
     cache: Path | None
     base_url: str | None
     peers_degraded: bool
-    labeller: LabellerKind | None  # Of system=stitch; None means `llm` if a manager's model is named, else `embedding`
-    without: list[Part]  # What system=stitch leaves out
     with_time: WithTime
     stores_at_once: PositiveInt
     limit: PositiveInt | None
@@ -155,11 +152,18 @@ class BenchmarkConfig(StrictModel):
     seed: int
     estimate: bool
     speed: SpeedSettings
+    options: dict[str, Any] = Field(default={})  # The own keys of systems (`eval.systems.kinds.SystemKind.keys`), untyped
 
     @model_validator(mode="before")
     @classmethod
     def _of_protocol(cls, values: Any) -> Any:
-        return filled(cls.protocols, values) if isinstance(values, dict) else values
+        if not isinstance(values, dict):
+            return values
+        known = {key for kind in plugins.load_all("systems").values() for key in kind.keys.model_fields}
+        # An empty one may be of a system that is not installed: the configuration file has the keys of all.
+        own = {key: of for key, of in values.items() if key not in cls.model_fields and (key in known or of in (None, []))}
+        values = {key: of for key, of in values.items() if key not in own}
+        return filled(cls.protocols, values | ({"options": own} if own else {}))
 
     def departures(self) -> list[str]:
         """Where the run departs from the published protocol that it names."""
@@ -171,14 +175,22 @@ class BenchmarkConfig(StrictModel):
         return self.answer.answerer == "llm" and self.judge.model is not None
 
     @property
-    def labelled_by(self) -> LabellerKind:
-        """The labeller that is meant."""
-        return self.labeller or ("embedding" if self.manager.model is None else "llm")
-
-    @property
     def runs(self) -> int:
         """Answers to each question."""
         return self.answer.runs
+
+    def own(self, keys: type[Keys]) -> Keys:
+        """The own keys of a kind of system, typed.
+
+        Raises:
+            DeltaMemError: If a value has the wrong type; names the key.
+        """
+        try:
+            return keys.model_validate({name: of for name, of in self.options.items() if name in keys.model_fields})
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise DeltaMemError(f"config key {key!r}: {first['msg']}, got {first['input']!r}") from error
 
     def check(self) -> None:
         """Refuse values that do not fit each other.
@@ -186,10 +198,13 @@ class BenchmarkConfig(StrictModel):
         Raises:
             DeltaMemError: If some do not.
         """
+        for kind in plugins.load_all("systems").values():
+            self.own(kind.keys)
 
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
-        return self.model_dump(mode="json", exclude={"data", "out", "cache", "answers_from", "estimate", "speed"})
+        hidden = {"data", "out", "cache", "answers_from", "estimate", "speed", "options"}
+        return self.model_dump(mode="json", exclude=hidden) | self.options
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
@@ -199,13 +214,8 @@ class BenchmarkConfig(StrictModel):
         """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""
         decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
         plain = self.model_dump(mode="json", include=decisive)
-        if self.system == "stitch":
-            plain |= {"labeller": self.labelled_by, "without": sorted(self.without)}
-        if self.system == "episodic":
-            plain |= {
-                "episodic_prompts": {name: load_prompt(name, "papers.episodic.prompts").sha256 for name in EPISODIC_PROMPTS}
-            }
-        return plain | {
+        kind = plugins.load_all("systems").get(self.system)  # None: a part that a test or an attack gives
+        return (plain | kind.run_config(self) if kind is not None else plain) | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window"),
             "episode_prompts": self.manager_settings().episode.prompt_hashes,
@@ -228,6 +238,7 @@ class RecallConfig(BenchmarkConfig):
 
     def check(self) -> None:
         """Refuse recall that is asked for deeper than is searched."""
+        super().check()
         k, times = getattr(self, self.depth), f"{self.most_stores} x " if self.most_stores > 1 else ""
         if max(self.cutoffs) > self.most_stores * k:
             raise DeltaMemError(

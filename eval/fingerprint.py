@@ -25,16 +25,9 @@ from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
-from eval.models import Models, asks_model, check_models
+from eval.models import Models, check_models
 from eval.records import AnswerRecord, PointRecord, QuestionRecord
-
-_PACKAGES = {
-    "deltamem": ("chromadb",),
-    "episodic": ("chromadb",),
-    "mem0": ("mem0ai", "qdrant-client", "fastembed", "spacy"),
-    "langmem": ("langmem", "langgraph", "langchain-core", "langchain-openai"),
-}
-"""Packages whose version decides what a system remembers, beyond those that every run needs."""
+from eval.systems.kinds import asks_model, system_kind, system_names
 
 _STABLE = ("id", "root", "owned_by", "weights")
 """What tells one served model from another. The window does not change answers, and ``created`` is the time of the call."""
@@ -109,7 +102,8 @@ def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
 
 
 def _versions(system: str) -> dict[str, str]:
-    found = versions(("sentence-transformers", *_PACKAGES.get(system, ())))
+    packages = system_kind(system).packages if system in system_names() else ()
+    found = versions(("sentence-transformers", *packages))
     return {name: version for name, version in found.items() if name not in ("python", "platform")}
 
 

@@ -31,20 +31,8 @@ from eval.fingerprint import TAKEN_FROM, Makings, TakenAnswers
 from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
-from eval.models import (
-    CONFIGURED,
-    Models,
-    Parts,
-    Prompts,
-    asks_model,
-    check_system,
-    load_prompts,
-    make_answerer,
-    make_embedder,
-    make_judge,
-    make_system,
-    open_models,
-)
+from eval.models import Models, make_embedder, open_models
+from eval.parts import CONFIGURED, Parts, Prompts, load_prompts, make_answerer, make_judge
 from eval.progress import ProgressBars
 from eval.protocols import protocol_lines
 from eval.records import (
@@ -59,6 +47,7 @@ from eval.records import (
 )
 from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
+from eval.systems.kinds import asks_model, make_system, system_kind
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -151,7 +140,7 @@ def evaluate(
     """
     config = parts.named(config)
     if parts.system is None:
-        check_system(config.system)
+        system_kind(config.system)
     config.check()
     specs = benchmark.judges(config) if config.judged else {}
     if parts.judges is not None and (missing := sorted(specs.keys() - parts.judges.keys())):
@@ -169,12 +158,9 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     if taken is not None:
         run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
-    evidence = benchmark.evidence() if config.system == "oracle" else None
-    intents = benchmark.intents() if config.system == "stitch" and config.labelled_by == "oracle" else None
     without = parts.names | ({"answer"} if taken is not None else set())
     async with open_models(config, without) as models, AsyncExitStack() as stack:
-        named: dict[str, Any] = {"evidence": evidence, "intents": intents, "vocabulary": benchmark.vocabulary()}
-        system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
+        system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, benchmark.extras())
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = _make_judges(benchmark, prompts, parts, models)
         makings = Makings(config.out, run_config, mixed=config.mixed)

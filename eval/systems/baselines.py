@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
+from deltamem.errors import DeltaMemError
 from eval.systems.base import (
     DialogueSession,
     DialogueTurn,
@@ -21,6 +22,7 @@ from eval.systems.base import (
     WithTime,
     dated,
 )
+from eval.systems.kinds import MEMORY_TOKENS, SystemContext, SystemKind, session_tokens, turns_shown
 from rewards.cues import sentences
 
 
@@ -51,9 +53,37 @@ class Baseline:
         return self.said
 
 
+@dataclass(frozen=True)
+class BaselineKind(SystemKind):
+    """A baseline by its name; `build` makes its system of the context."""
+
+    name: str
+    build: Callable[[SystemContext], Baseline]
+    ranked: bool = False
+    per_speaker: bool = False
+    reads: bool = True
+    embedded: Callable[[DialogueSession], float] = lambda session: 0
+    tokens: Callable[[Sequence[DialogueSession], int], float] | None = None
+
+    def make(self, context: SystemContext) -> Baseline:
+        """Raises `DeltaMemError` if the benchmark lacks what it needs."""
+        return self.build(context)
+
+    def texts(self, session: DialogueSession) -> float:
+        """Turns or sentences."""
+        return self.embedded(session)
+
+    def shown(self, sessions: Sequence[DialogueSession], passages: int) -> float:
+        """By the kind of its passages."""
+        return super().shown(sessions, passages) if self.tokens is None else self.tokens(sessions, passages)
+
+
 def closed_book() -> Baseline:
     """Remembers nothing: what the model gets right says nothing of a memory."""
     return Baseline("none", {"shown": "nothing: the model answers from what it knows"}, lambda key: SessionBuffer())
+
+
+NONE = BaselineKind("none", lambda context: closed_book(), reads=False, tokens=lambda sessions, passages: 0)
 
 
 def full_context() -> Baseline:
@@ -65,6 +95,10 @@ def full_context() -> Baseline:
     return Baseline("full_context", said, lambda key: Transcript())
 
 
+FULL_CONTEXT = BaselineKind(
+    "full_context", lambda context: full_context(), tokens=lambda sessions, passages: sum(map(session_tokens, sessions))
+)
+
 Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]
 """By id of the store and text of the question: ids of turns, or passages where the benchmark's evidence is not turns."""
 
@@ -74,6 +108,14 @@ def oracle(evidence: Evidence) -> Baseline:
     said = {"shown": "the gold evidence of the question"}
     return Baseline("oracle", said, lambda key: GoldEvidence(evidence.get(key.id, {})))
 
+
+def _oracle_of(context: SystemContext) -> Baseline:
+    if (evidence := context.extra("evidence")) is None:
+        raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
+    return oracle(evidence)
+
+
+ORACLE = BaselineKind("oracle", _oracle_of, tokens=lambda sessions, passages: 4 * MEMORY_TOKENS)
 
 _TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
 
@@ -87,6 +129,15 @@ def naive_rag(embedder: Embedder, *, with_time: WithTime) -> Baseline:
     return Baseline("naive_rag", said, lambda key: TurnIndex(embedder, with_time=with_time), True, embedder)
 
 
+NAIVE_RAG = BaselineKind(
+    "naive_rag",
+    lambda context: naive_rag(context.embedder, with_time=context.config.with_time),
+    ranked=True,
+    embedded=lambda session: len(session.turns),
+    tokens=turns_shown,
+)
+
+
 def copy_all(embedder: Embedder, *, with_time: WithTime) -> Baseline:
     """The probe ``copy_all`` as a system: every sentence of the user is a memory; nothing is rewritten or left out.
 
@@ -94,6 +145,18 @@ def copy_all(embedder: Embedder, *, with_time: WithTime) -> Baseline:
     """
     said = {"embedder": embedder.name, "embedded": f"a sentence of the user with its {_TIMES[with_time]}speaker"}
     return Baseline("copy_all", said, lambda key: SentenceIndex(embedder, with_time=with_time), True, embedder, True)
+
+
+_SENTENCES_A_TURN = 2
+"""Assumed, for estimates; every other turn is the user's."""
+
+COPY_ALL = BaselineKind(
+    "copy_all",
+    lambda context: copy_all(context.embedder, with_time=context.config.with_time),
+    ranked=True,
+    per_speaker=True,
+    embedded=lambda session: _SENTENCES_A_TURN * len(session.turns) / 2,
+)
 
 
 class Transcript(SessionBuffer):

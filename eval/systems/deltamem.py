@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,14 @@ from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
+from deltamem.prompts import load_prompt
 from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
+from deltamem.window import estimate_tokens
+from eval.config import BenchmarkConfig
+from eval.models import find_window
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, store_folder
+from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens
 
 
 class _Turns(StrictModel):
@@ -213,3 +218,34 @@ def _ingested(changes: Sequence[Change], violations: Mapping[str, int]) -> Inges
         operations=Counter(str(change.event) for change in changes),
         violations=dict(violations),
     )
+
+
+class DeltaMemKind(SystemKind):
+    """DeltaMem on the manager's model."""
+
+    name = "deltamem"
+    per_speaker = True
+    with_model = True
+    packages = ("chromadb",)
+
+    def make(self, context: SystemContext) -> DeltaMemSystem:
+        """The model is asked whether it is there when the first session is read."""
+        policy, manager = context.policy(), context.config.manager
+
+        async def connect() -> int | None:
+            """The window as configured or as the endpoint says; where neither tells, sessions are split when refused."""
+            await policy.check()
+            return await find_window("manager", policy.llm, manager)
+
+        settings = context.config.manager_settings()
+        return DeltaMemSystem(policy, context.embedder, context.folder, settings=settings, connect=connect)
+
+    def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
+        """Two searches and the operations; each call reads the session again, and what those before it wrote and found."""
+        count, written, results = 3, 250, 400  # assumed; of a turn with its thinking, of a search
+        prompt = estimate_tokens(load_prompt(config.manager_settings().episode.system_prompt).text)
+        later = count * (count - 1) / 2 * (written + results)
+        yield Calls(count, count * (prompt + session_tokens(session)) + later, written)
+
+
+DELTAMEM = DeltaMemKind()

@@ -21,8 +21,9 @@ from pydantic import ValidationError
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, explain
-from eval.config import ManagerModel
-from eval.systems.base import DialogueTurn, StoreKey, SystemUnavailableError
+from eval.config import BenchmarkConfig, ManagerModel
+from eval.systems.base import DialogueSession, DialogueTurn, StoreKey, SystemUnavailableError
+from eval.systems.kinds import Calls, SystemKind, session_tokens
 
 CHAT = "/chat/completions"
 """How the path of a metered request ends. Systems are given our embedder, so nothing else is asked of the endpoint."""
@@ -271,3 +272,20 @@ def message_groups(turns: Sequence[DialogueTurn], size: int | None) -> list[Sequ
     """The turns in groups of a size; None means all in one."""
     size = size or max(len(turns), 1)
     return [turns[start : start + size] for start in range(0, len(turns), size)]
+
+
+class PeerKind(SystemKind):
+    """A kind of `Peer`."""
+
+    per_speaker = True
+    with_model = True
+    prompt_tokens: int  # Of the peer's own prompt and tools, measured with a scripted model (tests/eval/system_scripts.py)
+
+    def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
+        """One for each group of messages."""
+        groups = len(message_groups(session.turns, store.batch_turns))
+        yield Calls(groups, session_tokens(session) + groups * self.prompt_tokens, PEER_WRITTEN)
+
+
+PEER_WRITTEN = 80
+"""Tokens that a peer's model is assumed to write for a group of messages."""

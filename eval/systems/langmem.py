@@ -15,7 +15,7 @@ import importlib
 import importlib.metadata
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -25,9 +25,10 @@ import httpx
 
 from deltamem.embedding import Embedder
 from deltamem.llm import ResponseCache, Usage
-from eval.config import ManagerModel
+from eval.config import BenchmarkConfig, ManagerModel
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey
-from eval.systems.http_cache import AsyncMeteredTransport, Meter, Peer, message_groups, spoken_date
+from eval.systems.http_cache import PEER_WRITTEN, AsyncMeteredTransport, Meter, Peer, PeerKind, message_groups, spoken_date
+from eval.systems.kinds import Calls, SystemContext, session_tokens
 
 _QUERY_LIMIT = 5  # Memories that the model is shown of what is known already: LangMem's own default
 _NAMESPACE = ("memories",)  # Each store has a LangGraph store of its own, so one namespace does for all
@@ -214,3 +215,27 @@ def _embeddings(embedder: Embedder, meter: Meter) -> Any:
             return vector
 
     return Ours()
+
+
+class LangMemKind(PeerKind):
+    """LangMem on the manager's model."""
+
+    name = "langmem"
+    packages = ("langmem", "langgraph", "langchain-core", "langchain-openai")
+    prompt_tokens = 2_500
+
+    def make(self, context: SystemContext) -> LangMemSystem:
+        """Raises `DeltaMemError` if a package is missing."""
+        config = context.config
+        of = context.embedder, config.manager, context.models.cache
+        return LangMemSystem(*of, seed=config.seed, degraded=config.peers_degraded)
+
+    def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
+        """Those of its queries too."""
+        yield from super().calls(session, store, config)
+        if not config.peers_degraded:
+            groups = len(message_groups(session.turns, store.batch_turns))
+            yield Calls(groups, session_tokens(session), PEER_WRITTEN)
+
+
+LANGMEM = LangMemKind()

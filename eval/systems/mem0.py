@@ -32,7 +32,8 @@ from deltamem.runs import RecordFile, versions
 from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
-from eval.systems.http_cache import Meter, MeteredTransport, Peer, message_groups, spoken_date
+from eval.systems.http_cache import Meter, MeteredTransport, Peer, PeerKind, message_groups, spoken_date
+from eval.systems.kinds import SystemContext
 
 _USER = "owner"
 """mem0 forbids blanks in the names of users; each store has a mem0 of its own, so one name does for all."""
@@ -361,3 +362,20 @@ def _load_mem0(home: Path) -> Any:
     warnings.filterwarnings("ignore", "Payload indexes have no effect in the local Qdrant")
     logging.getLogger("mem0").setLevel(logging.CRITICAL)  # what it logs is raised too, or said by `facts`
     return Memory
+
+
+class Mem0Kind(PeerKind):
+    """mem0 on the manager's model."""
+
+    name = "mem0"
+    packages = ("mem0ai", "qdrant-client", "fastembed", "spacy")
+    prompt_tokens = 11_400
+
+    def make(self, context: SystemContext) -> Mem0System:
+        """Raises `DeltaMemError` if a part of mem0 is not installed."""
+        config = context.config
+        of = context.folder, context.embedder, config.manager, context.models.cache
+        return Mem0System(*of, seed=config.seed, degraded=config.peers_degraded)
+
+
+MEM0 = Mem0Kind()

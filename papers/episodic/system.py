@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from deltamem.journal.records import ChangeEvent, Entry, EntryKind
 from deltamem.memory import Memory
 from deltamem.policy import Policy
 from deltamem.prompts import load_prompt
+from deltamem.window import estimate_tokens
+from eval.config import BenchmarkConfig
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey
 from eval.systems.deltamem import TurnIds, open_store
+from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens
 from papers.episodic import AgentTrajectory, EpisodeSummary, EpisodicMemory, EpisodicSettings, Reflection
-from papers.episodic.reading import PROMPTS
+from papers.episodic.reading import PROMPTS, REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 from papers.episodic.records import Kind, kind_of, split_stage
 
 _ONE_TURN = 2
@@ -208,3 +212,36 @@ def _line(memory: Memory) -> str | None:
         case Kind.EPISODE:
             return EpisodeSummary.of(memory).line
     return None
+
+
+class EpisodicKind(SystemKind):
+    """Episodic memory on the manager's model."""
+
+    name = "episodic"
+    per_speaker = True
+    with_model = True
+    packages = ("chromadb",)
+
+    def run_config(self, config: BenchmarkConfig) -> dict[str, Any]:
+        """The prompts."""
+        return {"episodic_prompts": {name: load_prompt(name, "papers.episodic.prompts").sha256 for name in PROMPTS}}
+
+    def make(self, context: SystemContext) -> EpisodicSystem:
+        """It may keep the benchmark's vocabulary: names that are data of no user."""
+        names = tuple(dict.fromkeys(context.extra("vocabulary") or ()))
+        settings = EpisodicSettings(attempts=context.config.attempts, vocabulary=names)
+        return EpisodicSystem(context.policy(), context.embedder, context.folder, settings=settings)
+
+    def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
+        """Notes on some turns at a time; for each episode a summary of its notes, and lessons of both."""
+        # Assumed: episodes a session, tokens of a note, of a summary or the lessons, and of what earlier ones are shown.
+        most, note, written, earlier = 1.5, 150, 250, 1_200
+        prompts = {name: estimate_tokens(load_prompt(name, "papers.episodic.prompts").text) for name in PROMPTS}
+        turns = max(1, sum(turn.role == "user" for turn in session.turns))
+        batches, episodes, notes = ceil(turns / EpisodicSettings().batch), min(most, turns), turns * note
+        yield Calls(batches, batches * prompts[TURNS_PROMPT] + session_tokens(session), notes / batches)
+        yield Calls(episodes, episodes * prompts[SUMMARY_PROMPT] + notes, written)
+        yield Calls(episodes, episodes * (prompts[REFLECTIONS_PROMPT] + written + earlier) + notes, written)
+
+
+EPISODIC = EpisodicKind()

@@ -31,12 +31,13 @@ from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.fingerprint import Makings
 from eval.headline import warning_lines
-from eval.models import CANARY, SYSTEMS, Models, asks_model, find_window, make_embedder, make_system, open_models
+from eval.models import CANARY, Models, find_window, make_embedder, open_models
 from eval.records import IngestRecord, ingest_session
 from eval.runner import FAILED, FEW_RESAMPLES, MEMORY_FOLDER, REPORT_FILE
 from eval.summary import ALL, build_summary, failure_lines, probe_line, unreadable_parts, write_summary
 from eval.systems.base import Memory, SessionBuffer, StoreKey, System
 from eval.systems.baselines import Baseline
+from eval.systems.kinds import asks_model, make_system, system_names
 from papers.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, check_room
 from papers.momento.calibration import calibrate
 from papers.momento.database import open_database
@@ -78,9 +79,10 @@ class MomentoConfig(BenchmarkConfig):
 
     def check(self) -> None:
         """Refuse what cannot be run."""
-        if self.system not in (*SYSTEMS, GIVEN_SUMMARIES):
+        super().check()
+        if self.system not in (*system_names(), GIVEN_SUMMARIES):
             raise DeltaMemError(
-                f"system {self.system!r} does not exist; there are: {', '.join((*SYSTEMS, GIVEN_SUMMARIES))}"
+                f"system {self.system!r} does not exist; there are: {', '.join((*system_names(), GIVEN_SUMMARIES))}"
             )
         if (self.data is None) != (self.world is None):
             raise DeltaMemError("data=FILE and world=FOLDER go together: published tasks take place in the published world")
@@ -320,8 +322,8 @@ async def _evaluate(
         evidence = {_store_id(task): {task.opening: task.evidence} for task in chosen}
         system = None
         if config.system != GIVEN_SUMMARIES:
-            named: dict[str, Any] = {"evidence": evidence, "vocabulary": catalogue.vocabulary}
-            system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, **named)
+            extras = {"evidence": lambda: evidence, "vocabulary": lambda: catalogue.vocabulary}
+            system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, extras)
         makings = Makings(config.out, run_config, mixed=config.mixed)
         files = stack.enter_context(ExitStack())
         sessions = files.enter_context(RecordFile(config.out / "sessions.jsonl", IngestRecord, lambda record: record.key))

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.llm import Usage
 from deltamem.runs import RecordFile
+from eval.config import BenchmarkConfig
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens, turns_shown
+from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
-from papers.stitch.labeller import IntentLabeller, Part
+from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller, Part
 from papers.stitch.llm_labeller import LLMLabeller
-from papers.stitch.records import Step
+from papers.stitch.records import IntentFilter, Step
 
 SESSIONS_FILE = "sessions.jsonl"
+
+
+LabellerKind = Literal["llm", "embedding", "oracle"]
+
+
+class StitchKeys(StrictModel):
+    """The keys of ``system=stitch``."""
+
+    labeller: LabellerKind | None = None  # None means `llm` if a manager's model is named, else `embedding`
+    without: list[Part] = Field(default=[])  # What is left out
+
+
+@dataclass(frozen=True, slots=True)
+class OracleIntents:
+    """The intents of one store, as an `OracleLabeller` takes them."""
+
+    steps: Mapping[str, GoldStep]  # By id of the turn
+    queries: Mapping[str, IntentFilter]  # By text of the question
 
 
 class _Session(StrictModel):
@@ -145,3 +170,73 @@ def _usage(labeller: IntentLabeller) -> Usage:
 
 def _spent(before: Usage, after: Usage) -> Usage:
     return Usage(**{name: getattr(after, name) - getattr(before, name) for name in Usage.model_fields})
+
+
+class StitchKind(SystemKind):
+    """STITCH; asks a model if its labeller is one."""
+
+    name = "stitch"
+    keys = StitchKeys
+
+    def asks_model(self, config: BenchmarkConfig) -> bool:
+        """Whether the labeller is a model."""
+        return labelled_by(config) == "llm"
+
+    def run_config(self, config: BenchmarkConfig) -> dict[str, Any]:
+        """The labeller that is meant, and what is left out."""
+        return {"labeller": labelled_by(config), "without": sorted(config.own(StitchKeys).without)}
+
+    def make(self, context: SystemContext) -> StitchSystem:
+        """Raises `DeltaMemError` if ``labeller=oracle`` and the benchmark knows no intents."""
+        without = context.config.own(StitchKeys).without
+        return StitchSystem(_labellers(context, without), context.embedder, context.folder, without)
+
+    def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
+        """For each turn; merges and notes are few."""
+        if self.asks_model(config):
+            each, prompt, written = 3, 900, 60  # assumed; tokens a call of prompt, labels and earlier turns
+            count = each * len(session.turns)
+            yield Calls(count, count * prompt + each * session_tokens(session), written)
+
+    def texts(self, session: DialogueSession) -> float:
+        """Every turn."""
+        return len(session.turns)
+
+    def shown(self, sessions: Sequence[DialogueSession], passages: int) -> float:
+        """Turns."""
+        return turns_shown(sessions, passages)
+
+
+STITCH = StitchKind()
+
+
+def labelled_by(config: BenchmarkConfig) -> LabellerKind:
+    """The labeller that is meant."""
+    return config.own(StitchKeys).labeller or ("embedding" if config.manager.model is None else "llm")
+
+
+def _labellers(context: SystemContext, without: Collection[Part]) -> Callable[[StoreKey], IntentLabeller]:
+    """Makes the labeller of a store."""
+    config, embedder = context.config, context.embedder
+    kind = labelled_by(config)
+    if kind == "embedding":
+        return lambda key: EmbeddingLabeller(embedder, without=without)
+    if kind == "llm":
+        llm, manager = context.models.manager, config.manager
+        assert llm is not None  # as one is named
+        options: dict[str, Any] = {
+            "temperature": manager.temperature,
+            "max_tokens": manager.max_tokens,
+            "seed": config.seed,
+            "extra_body": manager.extra_body,
+        }
+        return lambda key: LLMLabeller(llm, embedder, without=without, **options)
+    intents: Mapping[str, OracleIntents] | None = context.extra("intents")
+    if intents is None:
+        raise DeltaMemError("labeller=oracle needs the intents of turns and questions, and this benchmark names none")
+
+    def oracle_of(key: StoreKey) -> OracleLabeller:
+        of_store = intents.get(key.id)
+        return OracleLabeller({}, {}) if of_store is None else OracleLabeller(of_store.steps, of_store.queries)
+
+    return oracle_of

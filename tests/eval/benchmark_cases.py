@@ -24,12 +24,12 @@ import locomo_cases
 import longmemeval_cases
 import personamem_cases
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from scripted_server import Reply, Served, is_check
 
-from deltamem.config import CONFIGS, validated
+from deltamem import config as config_module
+from deltamem.config import validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summary
@@ -140,7 +140,8 @@ class Case:
     def configured(self, folder: Path, *overrides: str) -> Any:
         """The configuration with quick intervals and results in ``out``."""
         chosen = [*self.write(folder), f"out={folder / 'out'}", "resamples=20", "judge.probes=false", *overrides]
-        return validated(OmegaConf.merge(composed(self.name), OmegaConf.from_dotlist(chosen)), self.kind.config_type)
+        config = OmegaConf.merge(composed(self.name, self.kind.config_dir), OmegaConf.from_dotlist(chosen))
+        return validated(config, self.kind.config_type)
 
     def run(self, folder: Path, *overrides: str) -> dict[str, Any]:
         """A run in this process; its summary."""
@@ -148,10 +149,9 @@ class Case:
 
 
 @cache
-def composed(name: str) -> DictConfig:
+def composed(name: str, folder: Path) -> DictConfig:
     """What a command composes without overrides; composing takes longer than a run."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose(name)
+    config = config_module.composed(name, [], folder)
     OmegaConf.set_struct(config, False)  # keys as they are given with a + on the command line
     return config
 

@@ -51,7 +51,7 @@ def manager_of(body: dict[str, Any]) -> Reply:
 def reviewer_of(body: dict[str, Any]) -> str | None:
     """Answer each stage of episodic memory by what its prompt shows; None for other prompts."""
     prompt, asked, *_ = (str(message["content"]) for message in body["messages"])
-    if prompt == load_prompt(TURNS_PROMPT).text:
+    if prompt == load_prompt(TURNS_PROMPT, "papers.episodic.prompts").text:
         notes = [
             turn_block(int(number), ended=False).replace(
                 "Called the tool for it.", _note(_FACT.findall(said)) or "Listened."
@@ -60,9 +60,9 @@ def reviewer_of(body: dict[str, Any]) -> str | None:
         ]
         return f"<summary>{''.join(notes)}</summary>"
     noted = dict(_NOTED.findall(asked.partition("<similar_episodes>")[0]))
-    if prompt == load_prompt(SUMMARY_PROMPT).text:
+    if prompt == load_prompt(SUMMARY_PROMPT, "papers.episodic.prompts").text:
         return summary_block(note=_note(noted.items()))
-    if prompt != load_prompt(REFLECTIONS_PROMPT).text:
+    if prompt != load_prompt(REFLECTIONS_PROMPT, "papers.episodic.prompts").text:
         return None
     kept = {title: memory for memory, title in _KEPT.findall(asked)}
     lessons = []

@@ -11,7 +11,8 @@ from deltamem.errors import DeltaMemError
 from eval.answer import ExtractiveAnswerer, LLMAnswerer
 from eval.benchmark import JudgeSpec
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
-from eval.models import check_models, load_prompts, make_answerer, make_judge, open_models
+from eval.models import check_models, open_models
+from eval.parts import load_prompts, make_answerer, make_judge
 
 FIELDS_OF_ANSWER = ("context", "question")
 URL = "http://localhost:1/v1"

@@ -12,7 +12,8 @@ from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
 from scripted_server import serve
 
 from deltamem import plugins
-from eval.estimate import ASSUMED, Estimate, estimate
+from eval.estimate import Estimate, estimate
+from eval.systems.mem0 import MEM0
 
 Command = Callable[..., Done]
 
@@ -45,7 +46,7 @@ def test_a_system_that_cannot_run_does_not_stop_the_others(run: Command, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["systems=[none]"], "benchmark= does not exist; there are: locomo"),
+        (["systems=[none]"], "benchmark= does not exist; there are: beam"),
         (["benchmark=locomo"], "name the systems"),
         (["benchmark=locomo", "systems=[none,mem9]"], "system 'mem9' does not exist"),
         (["benchmark=locomo", "systems=[none]", "system=none"], "say systems=[...]"),
@@ -99,9 +100,9 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
         "two stores a conversation"
     )
     assert copier.ingest.calls == 0 and copier.texts > 0
-    assert deltamem.ingest.calls == ASSUMED["deltamem_calls"] * deltamem.sessions
+    assert deltamem.ingest.calls == 3 * deltamem.sessions
     assert episodic.ingest.calls >= 3 * episodic.sessions, "notes, a summary, and lessons at least"
-    assert mem0.ingest.read > ASSUMED["mem0_prompt"] * mem0.ingest.calls > 0
+    assert mem0.ingest.read > MEM0.prompt_tokens * mem0.ingest.calls > 0
     assert rag.ingest.calls == rag.answer.calls == 0 and rag.texts > 0
     models = ["base_url=http://localhost:1/v1", "answer.model=m"]
     plain = LOCOMO.configured(tmp_path, *models)

@@ -20,8 +20,9 @@ from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Usage
-from eval.models import SYSTEMS, WITH_MODEL, make_system, open_models
+from eval.models import open_models
 from eval.systems.base import Ingested, Memory, StoreKey, System
+from eval.systems.kinds import make_system, system_kind, system_names
 
 QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)
@@ -57,7 +58,7 @@ def _param(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-@pytest.fixture(params=[_param(name) for name in SYSTEMS if name != "none"])  # which remembers nothing
+@pytest.fixture(params=[_param(name) for name in system_names() if name != "none"])  # which remembers nothing
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Every system in turn, opened as benchmarks open it."""
     name: str = request.param
@@ -79,8 +80,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         @asynccontextmanager
         async def opened() -> AsyncIterator[System]:
             async with open_models(config) as models:
-                named: dict[str, Any] = {"evidence": EVIDENCE, "vocabulary": NAMES}
-                yield make_system(config, tmp_path / "memory", WordEmbedder(), models, **named)
+                extras = {"evidence": lambda: EVIDENCE, "vocabulary": lambda: NAMES}
+                yield make_system(config, tmp_path / "memory", WordEmbedder(), models, extras)
 
         made = Bench(name, opened, server)
         yield made
@@ -97,9 +98,9 @@ async def test_sessions_go_in_and_are_found(bench: Bench) -> None:
         assert list(memory.known) == [] and await memory.search(QUESTION, 5) == []
         for number, session in enumerate(dialogue(), start=1):
             ingested = await memory.ingest(session)
-            assert ingested.readable and (ingested.usage.calls > 0) == (bench.name in WITH_MODEL)
+            assert ingested.readable and (ingested.usage.calls > 0) == system_kind(bench.name).with_model
             assert ingested.memories is None or all(text.strip() for text in ingested.memories)
-            assert (ingested.memories is None) == (bench.name not in (*WITH_MODEL, "copy_all"))
+            assert (ingested.memories is None) == (not system_kind(bench.name).with_model and bench.name != "copy_all")
             assert len(memory.known) == number and session.id in memory.known
             found = await memory.search(QUESTION, 5)
             assert found and all(passage.text.strip() for passage in found)
@@ -193,7 +194,7 @@ async def test_a_session_without_turns_does_no_harm(bench: Bench) -> None:
 
 
 async def test_a_session_that_the_model_refuses_can_be_given_again(bench: Bench) -> None:
-    if bench.name not in WITH_MODEL:
+    if not system_kind(bench.name).with_model:
         pytest.skip("asks no model")
     first, second, _ = dialogue()
     async with bench.opened() as system, system.open(ANA) as memory:

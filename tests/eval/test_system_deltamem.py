@@ -22,10 +22,11 @@ from deltamem.errors import DeltaMemError
 from deltamem.manager import ManagerSettings
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
-from eval.models import make_system, open_models
+from eval.models import open_models
 from eval.records import IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.deltamem import DeltaMemSystem
+from eval.systems.kinds import make_system
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
 

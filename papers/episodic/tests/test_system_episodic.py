@@ -22,9 +22,10 @@ from deltamem.episode import Message
 from deltamem.prompts import load_prompt
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
-from eval.models import make_system, open_models
+from eval.models import open_models
 from eval.records import IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey, System
+from eval.systems.kinds import make_system
 from papers.episodic import EpisodicSettings
 from papers.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
 from papers.episodic.system import NO_REPLY, EpisodicSystem, as_trajectory
@@ -44,7 +45,7 @@ def configure(out: Path, url: str, *overrides: str) -> BenchmarkConfig:
 @asynccontextmanager
 async def opened(config: BenchmarkConfig) -> AsyncIterator[System]:
     async with open_models(config) as models:
-        yield make_system(config, config.out / "memory", WordEmbedder(), models, vocabulary=NAMES)
+        yield make_system(config, config.out / "memory", WordEmbedder(), models, {"vocabulary": lambda: NAMES})
 
 
 async def run(config: BenchmarkConfig, key: StoreKey = ANA) -> list[IngestRecord]:

@@ -6,7 +6,7 @@ Exit code 0; 1 if something broke (it is counted, the rest is kept); 2 for bad i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deltamem.config import run_hydra, validated
 from deltamem.runs import atomic_writer
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, OracleIntents, Report, Results, Step, Timeline, gold_evidence
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.models import make_embedder
@@ -24,6 +24,7 @@ from eval.systems.base import Passage, StoreKey, System
 from papers.stitch.came import scores
 from papers.stitch.came.data import BATCH_TURNS, SPEAKERS, CameConfig, dialogue, read_data
 from papers.stitch.came.records import TYPES
+from papers.stitch.system import labelled_by
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -58,7 +59,7 @@ class Came(Benchmark[CameConfig]):
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of what is read and asked; the gold intents count where they are read."""
-        oracle = self.config.system == "stitch" and self.config.labeller == "oracle"
+        oracle = self.config.system == "stitch" and labelled_by(self.config) == "oracle"
         return {f"data_sha256 {name}": sum_ for name, sum_ in self.data.hashes.items() if oracle or name != "intents"}
 
     def timelines(self, system: System) -> list[Timeline]:
@@ -80,9 +81,9 @@ class Came(Benchmark[CameConfig]):
         """By trajectory and question."""
         return gold_evidence((one.trajectory, one.question, one.evidence) for one in self.data.questions.values())
 
-    def intents(self) -> Mapping[str, OracleIntents]:
-        """From the symbolic log."""
-        return self.data.intents()
+    def extras(self) -> dict[str, Callable[[], Any]]:
+        """The intents of the symbolic log besides, for ``system=stitch labeller=oracle``."""
+        return super().extras() | {"intents": self.data.intents}
 
     def vocabulary(self) -> Collection[str]:
         """The names of all worlds."""

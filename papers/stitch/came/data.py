@@ -11,7 +11,6 @@ from pydantic import BaseModel, PositiveInt
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256, read_records
-from eval.benchmark import OracleIntents
 from eval.config import RecallConfig
 from eval.data import draw, reading
 from eval.records import QuestionRecord
@@ -19,6 +18,7 @@ from eval.systems.base import DialogueSession, DialogueTurn
 from papers.stitch.came.records import FILES, CameQuestion, CameTrajectory, ClosedWorld, Domain, GoldIntents, Storyboard
 from papers.stitch.labeller import GoldStep
 from papers.stitch.records import Intent
+from papers.stitch.system import OracleIntents
 
 SPEAKERS: dict[Domain, tuple[str, str]] = {"travel": ("User", "Agent"), "debate": ("Pro", "Con")}
 """By domain who is the user of a memory, and who the other one; systems with a memory for each speaker have both."""

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, pstdev
 
 from deltamem.embedding import Embedder
-from eval.models import make_system, open_models
+from eval.models import open_models
 from eval.records import QuestionRecord
 from eval.runner import MEMORY_FOLDER
 from eval.systems.base import StoreKey
+from eval.systems.kinds import make_system
 from papers.stitch.came.data import CameConfig, CameData
 from papers.stitch.index import IntentIndex
 from papers.stitch.labels import by_facet
@@ -79,7 +80,7 @@ def diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str
 async def _diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str, dict[str, str]]:
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     async with open_models(config, {"answer", "judge"}) as models:
-        system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, intents=data.intents())
+        system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, {"intents": data.intents})
         for name, trajectory in data.trajectories.items():
             asked = [record for record in data.asked if record.group == name]
             if not asked:

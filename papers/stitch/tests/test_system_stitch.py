@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from scripted_server import Reply, completion, serve
 from system_cases import ANA, benchmark_config, dialogue
 
 from deltamem.errors import DeltaMemError
-from eval.benchmark import OracleIntents
-from eval.models import make_system, open_models
+from eval.models import open_models
 from eval.systems.base import System
+from eval.systems.kinds import make_system
 from papers.stitch.labeller import GoldStep
 from papers.stitch.records import Intent, IntentFilter
+from papers.stitch.system import OracleIntents, labelled_by
 
 CITY = "What is Ana's city?"
 GOLD = {
@@ -28,10 +30,12 @@ GOLD = {
 INTENTS = {ANA.id: OracleIntents(GOLD, {CITY: IntentFilter(("s2",), ("city",))})}
 
 
-async def opened(tmp_path: Path, *overrides: str, **more: object) -> System:
+async def opened(tmp_path: Path, *overrides: str, **extras: Any) -> System:
     config = benchmark_config(tmp_path, "system=stitch", *overrides)
     async with open_models(config) as models:
-        return make_system(config, tmp_path, WordEmbedder(), models, **more)  # type: ignore[arg-type]
+        return make_system(
+            config, tmp_path, WordEmbedder(), models, {name: partial(dict, extra) for name, extra in extras.items()}
+        )
 
 
 async def test_turns_are_found_by_the_labels_of_the_question(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ async def test_a_model_labels_once_and_says_what_it_cost(tmp_path: Path) -> None
 
     with serve(rules) as server:
         config = benchmark_config(tmp_path, "system=stitch", f"base_url={server.url}", "manager.model=tiny", "cache=null")
-        assert config.labelled_by == "llm" and config.run_config()["labeller"] == "llm"
+        assert labelled_by(config) == "llm" and config.run_config()["labeller"] == "llm"
         async with open_models(config) as models:
             system = make_system(config, tmp_path, WordEmbedder(), models)
             async with system.open(ANA) as memory:
