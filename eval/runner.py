@@ -265,7 +265,8 @@ class Run:
         """The summary of a finished run, once the judges are calibrated."""
         seconds = {"run": time.perf_counter() - self.started}
         specs = self.benchmark.judges(self.config)
-        probes, swapped = [], []
+        probes: list[Mapping[str, Any]] = []
+        swapped: Sequence[Mapping[str, Any]] = ()
         if self.config.judge.probes:
             calibrated = [judge for name, judge in self.judges.items() if name in specs and specs[name].calibrated]
             probes = [await measure(judge, load_calibration()) for judge in calibrated]
