@@ -211,7 +211,7 @@ class BenchmarkConfig(StrictModel):
         return ManagerSettings(episode=self.episode.config(), window_tokens=self.manager.window, attempts=self.attempts)
 
     def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""
+        """What decides the records, apart from data and prompts; see `eval.fingerprint.RunManifest`."""
         decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
         plain = self.model_dump(mode="json", include=decisive)
         kind = plugins.load_all("systems").get(self.system)  # None: a part that a test or an attack gives

@@ -33,7 +33,7 @@ _STABLE = ("id", "root", "owned_by", "weights")
 """What tells one served model from another. The window does not change answers, and ``created`` is the time of the call."""
 
 
-RUN_CONFIG_FILE = "making.json"
+MANIFEST_FILE = "manifest.json"
 _FINGERPRINTS = "fingerprints"  # Key of that file; the others are the configuration
 _NAMED_FIRST = ("benchmark", "system")  # Where these differ, so does much else, which would say less
 
@@ -44,7 +44,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     Raises:
         DeltaMemError: If they cannot be read.
     """
-    path = folder / RUN_CONFIG_FILE
+    path = folder / MANIFEST_FILE
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def cache_identity(served: Mapping[str, Any]) -> str | None:
     return config_hash(known)[:16] if known else None
 
 
-class Makings:
+class RunManifest:
     """The configuration and, in order, the fingerprints under which the records of a folder were made."""
 
     def __init__(self, folder: Path, run_config: Mapping[str, Any], *, mixed: bool = False) -> None:
@@ -174,7 +174,7 @@ class Makings:
         """What records are marked with that are made now."""
         return self.last.made if self.last is not None else ""
 
-    async def go_on(self, config: BenchmarkConfig, models: Models, needed: Collection[str] | None) -> None:
+    async def resume(self, config: BenchmarkConfig, models: Models, needed: Collection[str] | None) -> None:
         """Fail early if a model that is needed is unreachable, or if it is not the one that the run was begun with.
 
         The cache of `models` learns what is served. `needed` are the parts whose models will be asked; None if nothing is
@@ -226,7 +226,7 @@ class Makings:
     def write(self) -> None:
         """Note what decides the records of the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with atomic_writer(self._folder / RUN_CONFIG_FILE) as file:
+        with atomic_writer(self._folder / MANIFEST_FILE) as file:
             json.dump({**self._run_config, _FINGERPRINTS: self._noted()}, file, indent=2)
 
     def as_dict(self) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Makings:
         for before, now in pairwise(self._known.values()):
             changed = [f"{key} ({old!r}, then {new!r})" for key, old, new in now.differences(before)]
             if changed:
-                yield f"results of different makings are mixed: {'; '.join(changed)}"
+                yield f"results of different fingerprints are mixed: {'; '.join(changed)}"
         for part, replies in (self.last.canaries if self.last is not None else {}).items():
             if len(replies) > 1:
                 yield (

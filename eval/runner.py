@@ -27,7 +27,7 @@ from eval.benchmark import AskContext, Asker, Benchmark, Config, Report, Results
 from eval.compare.page import write_report
 from eval.compare.runs import load_runs
 from eval.estimate import estimate, estimate_table
-from eval.fingerprint import TAKEN_FROM, Makings, TakenAnswers
+from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
 from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
@@ -163,26 +163,26 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, benchmark.extras())
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = _make_judges(benchmark, prompts, parts, models)
-        makings = Makings(config.out, run_config, mixed=config.mixed)
+        manifest = RunManifest(config.out, run_config, mixed=config.mixed)
         timelines = benchmark.timelines(system)
         if taken is not None:
             unaskable = {record.key for record in benchmark.unaskable()}
             taken.check_complete([key for key in benchmark.question_keys(timelines) if key not in unaskable])
-            if makings.last is None:
+            if manifest.last is None:
                 taken.copy(config.out)
         with open_files(config.out, points=benchmark.points is not None) as files:
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
             run = Run(
-                *(benchmark, system, timelines, files, answerer, judges, progress, models, embedder, prompts, makings),
+                *(benchmark, system, timelines, files, answerer, judges, progress, models, embedder, prompts, manifest),
                 *(taken, started),
             )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
             needed = run.models_needed()
-            await makings.go_on(config, models, needed)
+            await manifest.resume(config, models, needed)
             if benchmark.asks and run.unfinished():
                 run.asker = await stack.enter_async_context(benchmark.asking(run.context))
-            makings.write()  # not before, so that the command can be corrected
+            manifest.write()  # not before, so that the command can be corrected
             if needed is not None:  # so that a run that is killed is never taken for a finished one
                 run.write_partial()
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
@@ -229,7 +229,7 @@ class Run:
     models: Models
     embedder: Embedder
     prompts: Prompts
-    makings: Makings
+    manifest: RunManifest
     taken: TakenAnswers | None
     started: float  # By `time.perf_counter`
     asker: Asker | None = None  # Of a benchmark that asks its questions itself
@@ -249,7 +249,7 @@ class Run:
         if self.answerer is None:
             return None
         config, budget = self.config, self.config.answer.context_tokens
-        of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.makings.made
+        of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.manifest.made
         return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of)
 
     @property
@@ -259,7 +259,7 @@ class Run:
         if self.prompts.answer is not None:
             named["answer"] = self.prompts.answer
         models = self.models
-        return AskContext(models.answer, models.judge, models.cache, self.embedder, named, self.makings.made)
+        return AskContext(models.answer, models.judge, models.cache, self.embedder, named, self.manifest.made)
 
     async def measured_summary(self) -> dict[str, Any]:
         """The summary of a finished run, once the judges are calibrated."""
@@ -296,8 +296,8 @@ class Run:
             results,
             usage=self.models.usage(),
             prompt_hashes=self.prompts.hashes,
-            warnings=[*self.makings.warnings(), *([taken.warning()] if taken is not None else ())],
-            fingerprint=self.makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
+            warnings=[*self.manifest.warnings(), *([taken.warning()] if taken is not None else ())],
+            fingerprint=self.manifest.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
             budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
             **measured,
         )
@@ -386,7 +386,7 @@ class Run:
 
         async def ingest(store: int, count: int) -> list[IngestRecord]:
             """The next sessions of a store; in an exact state not beyond one that fails."""
-            key, log, made = timeline.stores[store], self.files.sessions, self.makings.made
+            key, log, made = timeline.stores[store], self.files.sessions, self.manifest.made
             done: list[IngestRecord] = []
             for number in islice(numbers[store], count):
                 done.append(await ingest_session(memories[store], key, sessions[store], number, log, made))
@@ -475,7 +475,7 @@ class Run:
         found = [passages[:k] if ranked else passages for passages in found]
         record = self.benchmark.recalled(record, merged(found)) if ranked else record
         kept = {"retrieved": self._keep(timeline, found), "deeper": self._keep(timeline, deeper)}
-        more = {"search_seconds": seconds, "made": self.makings.made}
+        more = {"search_seconds": seconds, "made": self.manifest.made}
         self.files.retrieved.add(record.model_copy(update=kept | more))
 
     async def _search(self, memories: Sequence[Memory], query: str, k: int) -> tuple[list[list[Passage]], float, str | None]:
@@ -583,7 +583,7 @@ class Run:
             asked = self.checks.judge_fields(record, ingested, passages, ranked=self.system.ranked)
             if not isinstance(asked, Verdict):
                 said = await self.judges[record.kind].judge(asked, record.user)
-                asked = said.model_copy(update={"made": self.makings.made})
+                asked = said.model_copy(update={"made": self.manifest.made})
             record = record.model_copy(update={"verdict": asked})
         self._finish_point(record)
 

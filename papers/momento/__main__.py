@@ -29,7 +29,7 @@ from eval.answer import load_prompt
 from eval.benchmark import Results
 from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
-from eval.fingerprint import Makings
+from eval.fingerprint import RunManifest
 from eval.headline import warning_lines
 from eval.models import CANARY, Models, find_window, make_embedder, open_models
 from eval.records import IngestRecord, ingest_session
@@ -217,12 +217,12 @@ class Run:
         return [await calibrate(judge, self.tasks.tasks, self.config.seed)]
 
     def summary(
-        self, makings: Makings, seconds: float, *, probes: Sequence[dict[str, Any]] = (), going_on: bool = False
+        self, manifest: RunManifest, seconds: float, *, probes: Sequence[dict[str, Any]] = (), going_on: bool = False
     ) -> dict[str, Any]:
         """Write ``summary.json`` and ``questions.jsonl``, which `python -m eval compare` reads; returns the summary.
 
         Args:
-            makings: What the records were made with.
+            manifest: What the records were made with.
             seconds: Of this call.
             probes: How often the judge is wrong, of `calibrated`.
             going_on: Whether trials will follow, so that a run that is killed never looks finished.
@@ -255,8 +255,8 @@ class Run:
             prompt_hashes={name: prompt.sha256 for name, prompt in self.prompts.items()},
             seconds={"run": seconds},
             partial=None if whole else {"done": done, "questions": len(self.chosen)},
-            warnings=[*trial_warnings(records, {"user": config.user, "judge": config.judge}), *makings.warnings()],
-            fingerprint=makings.as_dict(),
+            warnings=[*trial_warnings(records, {"user": config.user, "judge": config.judge}), *manifest.warnings()],
+            fingerprint=manifest.as_dict(),
         )
         summary["cost"] |= trial_costs(records)
         summary["making"]["models"]["answer"] = agent
@@ -324,7 +324,7 @@ async def _evaluate(
         if config.system != GIVEN_SUMMARIES:
             extras = {"evidence": lambda: evidence, "vocabulary": lambda: catalogue.vocabulary}
             system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, extras)
-        makings = Makings(config.out, run_config, mixed=config.mixed)
+        manifest = RunManifest(config.out, run_config, mixed=config.mixed)
         files = stack.enter_context(ExitStack())
         sessions = files.enter_context(RecordFile(config.out / "sessions.jsonl", IngestRecord, lambda record: record.key))
         trials = files.enter_context(RecordFile(config.out / "trials.jsonl", TrialRecord, lambda record: record.key))
@@ -350,8 +350,8 @@ async def _evaluate(
         )
         left = [task for task in chosen if run.missing(task)]
         needed = ["answer", "judge", *(["manager"] if asks_model(config) else [])] if left else None
-        await makings.go_on(config, models, needed)
-        run.made = makings.made
+        await manifest.resume(config, models, needed)
+        run.made = manifest.made
         if left and models.answer is not None:
             served = await find_window("answer", models.answer, config.answer)
             run.context_tokens = min(config.context_tokens, served or config.context_tokens)
@@ -361,16 +361,16 @@ async def _evaluate(
                 await user_llm.check([{"role": "user", "content": CANARY}])
             for database in _databases(config, min(config.parallel, len(left)), files):
                 worlds.put_nowait(World(database, catalogue))
-        makings.write()  # not before, so that the command can be corrected
+        manifest.write()  # not before, so that the command can be corrected
         if left:
-            run.summary(makings, 0.0, going_on=True)
+            run.summary(manifest, 0.0, going_on=True)
             try:
                 await run.do()
             except* DeltaMemError as group:
                 first = next(_leaves(group))
                 raise first from group
         seconds = time.perf_counter() - started
-        summary = run.summary(makings, seconds, probes=await run.calibrated())
+        summary = run.summary(manifest, seconds, probes=await run.calibrated())
         write_page(config.out / REPORT_FILE, page(summary, run.records()))
     return summary
 

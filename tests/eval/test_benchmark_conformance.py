@@ -37,7 +37,7 @@ from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, 
 from eval.systems.baselines import TurnIndex
 
 FILES = {
-    "making.json",
+    "manifest.json",
     "passages.jsonl",
     "questions.jsonl",
     "report.html",
@@ -71,8 +71,8 @@ def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, 
     assert summary["questions"]["total"] == summary["questions"]["answered"] == case.questions
     assert {"git_commit", "versions", "config_sha256", "models"} <= set(summary["making"])
     assert f"{summary['version']}; every question: " in out and "recall@5" in out
-    making = json.loads((tmp_path / "result" / "making.json").read_text())
-    assert making["benchmark"] == case.kind.name and making["prompts"] == {}
+    manifest = json.loads((tmp_path / "result" / "manifest.json").read_text())
+    assert manifest["benchmark"] == case.kind.name and manifest["prompts"] == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from eval import fingerprint
 BEGUN = ("limit=1", "answer.runs=1")
 
 
-def makings(folder: Path) -> set[str]:
+def made_under(folder: Path) -> set[str]:
     """What the records of the run bear."""
     found = [record["made"] for record in records(folder, "sessions").values()]
     for record in records(folder).values():
@@ -33,7 +33,7 @@ def test_a_run_is_not_resumed_with_another_server_of_the_same_model_name(case: C
             case.run(tmp_path, *served(second), "answer.runs=1")
         assert files(tmp_path) == before and not second.requests
         summary = case.run(tmp_path, *served(second), "answer.runs=1", "mixed=true")
-    assert makings(tmp_path) == set(summary["making"]["made"]) and len(makings(tmp_path)) == 2
+    assert made_under(tmp_path) == set(summary["making"]["made"]) and len(made_under(tmp_path)) == 2
     both = [making["endpoints"]["answer"] for making in summary["making"]["fingerprint"]["all"]]
     assert both == [first.url, second.url] and summary["making"]["fingerprint"]["endpoints"]["answer"] == second.url
     (warning,) = [text for text in summary["warnings"] if "mixed" in text]

@@ -55,7 +55,7 @@ def test_what_is_not_a_judge_must_agree(tmp_path: Path, monkeypatch) -> None:
         ):
             with pytest.raises(DeltaMemError, match=said):
                 LOCOMO.run(again, *taken, "limit=2", override)
-        assert not (again / "out" / "making.json").exists()
+        assert not (again / "out" / "manifest.json").exists()
         assert LOCOMO.run(again, *taken, "limit=2", "judges=[strict]")["protocol"]["judges"] == ["strict"]
 
 

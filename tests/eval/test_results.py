@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import RequestCounts
-from eval.fingerprint import RUN_CONFIG_FILE, Makings
+from eval.fingerprint import MANIFEST_FILE, RunManifest
 from eval.records import (
     AnswerRecord,
     Cost,
@@ -62,26 +62,26 @@ def test_a_question_is_complete_unless_something_failed() -> None:
 
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    Makings(folder, {"k": 10})
-    Makings(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}}).write()
+    RunManifest(folder, {"k": 10})
+    RunManifest(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}}).write()
     same = {"nested": {"x": None}, "models": ["a", "b"], "k": 20}
-    Makings(folder, same)
+    RunManifest(folder, same)
     for name, value in {"k": 10, "models": ["a"], "nested": {"x": 0}, "new": 1}.items():
         with pytest.raises(DeltaMemError, match=f"made with {name} = "):
-            Makings(folder, same | {name: value})
+            RunManifest(folder, same | {name: value})
     with pytest.raises(DeltaMemError, match="made with k = 20, not None"):
-        Makings(folder, {name: value for name, value in same.items() if name != "k"})
-    (folder / RUN_CONFIG_FILE).write_text("{", encoding="utf-8")
-    with pytest.raises(DeltaMemError, match=r"making\.json: not valid JSON"):
-        Makings(folder, {})
+        RunManifest(folder, {name: value for name, value in same.items() if name != "k"})
+    (folder / MANIFEST_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=r"manifest\.json: not valid JSON"):
+        RunManifest(folder, {})
 
 
 def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tmp_path: Path) -> None:
-    Makings(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"}).write()
+    RunManifest(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"}).write()
     with pytest.raises(DeltaMemError, match="made with benchmark = 'LoCoMo', not 'HaluMem'"):
-        Makings(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
+        RunManifest(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
     with pytest.raises(DeltaMemError, match="made with system = 'a', not 'b'"):
-        Makings(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
+        RunManifest(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
 
 
 def test_a_failure_is_wrong_and_left_out_only_where_the_name_says_so() -> None:

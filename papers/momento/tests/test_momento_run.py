@@ -262,7 +262,7 @@ def _grown(path: Path, before: int) -> bool:
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(DeltaMemError, match=said):
         evaluate(configured(tmp_path, *overrides), QUIET)
-    assert not (tmp_path / "making.json").exists()  # the command can be corrected
+    assert not (tmp_path / "manifest.json").exists()  # the command can be corrected
 
 
 def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,7 +655,7 @@ def test_a_window_without_room_for_a_conversation_is_refused(
         pytest.raises(DeltaMemError, match=r"instructions and tools take about \d,\d+ .* answer.max_tokens=\d+ .* no room"),
     ):
         evaluate(by_models(tmp_path, server, *overrides), QUIET)
-    assert not records(tmp_path) and not (tmp_path / "making.json").exists()
+    assert not records(tmp_path) and not (tmp_path / "manifest.json").exists()
 
 
 def test_pictures_are_sent_once_and_missing_ones_fail(tmp_path: Path) -> None:
