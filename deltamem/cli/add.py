@@ -16,7 +16,7 @@ from deltamem.cli.commands import change_line, record_of
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Line, Output, clock
 from deltamem.errors import DeltaMemError, LLMError
-from deltamem.server.records import TransitionRecord
+from deltamem.records import TransitionRecord
 
 if TYPE_CHECKING:
     from deltamem.cli.output import Display

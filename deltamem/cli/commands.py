@@ -22,7 +22,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
-from deltamem.server.records import (
+from deltamem.records import (
     AuditRecord,
     DiffRecord,
     EntryRecord,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def record_of(record: StrictModel) -> dict[str, Any]:
-    """A record as ``--json`` writes it, see `deltamem.server.records`."""
+    """A record as ``--json`` writes it, see `deltamem.records`."""
     return record.model_dump(mode="json")
 
 
@@ -113,7 +113,7 @@ def history(options: Options, memory_id: MemoryId) -> None:
     """Show everything that happened to a memory, what was rolled back included."""
     with past(options) as journal:
         steps = journal.history(utf8(memory_id, "the id"))
-    record = {"owner": journal.name, "id": memory_id, "steps": [record_of(StepRecord.step(step)) for step in steps]}
+    record = {"owner": journal.name, "id": memory_id, "steps": [record_of(StepRecord.of(step)) for step in steps]}
     Output().result(record, map(_step_line, steps), as_json=options.as_json)
 
 
@@ -164,7 +164,7 @@ def diff(
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
         positions = [journal.resolve(point) for point in points]
         found = journal.diff(*positions)
-    record = {"owner": journal.name, **record_of(DiffRecord.of(positions[0], positions[1], found))}
+    record = {"owner": journal.name, **record_of(DiffRecord.of(found, before=positions[0], after=positions[1]))}
     lines: list[Line] = [((f"- {memory.id}  {memory.text}{_noted(memory)}", "red"),) for memory in found.removed]
     for old, new in found.changed:
         lines.append(((f"~ {old.id}  {old.text}{_noted(old)}", "yellow"),))

@@ -1,4 +1,4 @@
-"""Who calls, and whose memory they may use. Every door asks here."""
+"""API-key authentication and owner checks for all routes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def authorize(service: Service, key: Key, owner: str, scope: Scope, *, create: b
 
 
 OWNER_HEADER = "X-DeltaMem-Owner"
-"""Names the owner at doors whose paths do not."""
+"""Names the owner to routes whose paths do not."""
 _LONGEST_NAME = 256
 
 
@@ -244,7 +244,7 @@ def manager(scope: Scope, *, create: bool = False) -> Callable[..., Awaitable[Me
 
 Reading = Annotated[MemoryManager, Depends(manager(Scope.READ))]
 Writing = Annotated[MemoryManager, Depends(manager(Scope.WRITE))]
-Founding = Annotated[MemoryManager, Depends(manager(Scope.WRITE, create=True))]
+Creating = Annotated[MemoryManager, Depends(manager(Scope.WRITE, create=True))]
 """To write for an owner who may be new."""
 Admin = Annotated[MemoryManager, Depends(manager(Scope.ADMIN))]
 Importing = Annotated[MemoryManager, Depends(manager(Scope.ADMIN, create=True))]

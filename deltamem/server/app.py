@@ -1,4 +1,4 @@
-"""The application: the service, the access to it, and the doors."""
+"""The application: the service, the access to it, and all routes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from deltamem import plugins
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import native, operations, ui
+from deltamem.server import admin, native, ui
 from deltamem.server.access import SLASH, Access
 from deltamem.server.keys import Keys
-from deltamem.server.mcp import HTTPDoor, MCPRoute
+from deltamem.server.mcp import MCPEndpoint, MCPRoute
 from deltamem.server.openapi import Application
 from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
 from deltamem.server.routes import Routes
@@ -56,7 +56,7 @@ def create_app(
     """
     settings = settings or ServerSettings()
     service = Service(store, policy, manager_settings, settings)
-    mcp = HTTPDoor(service)
+    mcp = MCPEndpoint(service)
     plugged: list[Routes] = [kind(service) for kind in plugins.load_all("routes").values()]
 
     @asynccontextmanager
@@ -81,10 +81,10 @@ def create_app(
     )
     app.state.service = service
     app.state.access = Access(keys, settings.rate_limit)
-    app.state.metrics = operations.Metrics(service)
+    app.state.metrics = admin.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for router in (native.router(), *(routes.router() for routes in plugged), operations.router(), ui.router()):
+    for router in (native.router(), *(routes.router() for routes in plugged), admin.router(), ui.router()):
         app.include_router(router)
     app.router.routes.append(MCPRoute(mcp))
     return app

@@ -43,17 +43,18 @@ from starlette.types import Scope as ASGIScope
 
 from deltamem import plugins
 from deltamem.config import StrictModel
-from deltamem.edits import Add, Retract, Update
+from deltamem.edits import Add, Retract
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
+from deltamem.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StoredMemory
+from deltamem.server import operations
 from deltamem.server.access import authorize, identify, named_owner
 from deltamem.server.keys import Key, Scope
-from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
+from deltamem.server.operations import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
 from deltamem.server.problems import problem_of
-from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
 from deltamem.server.routes import OwnerKind, ToolSpec
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
@@ -70,7 +71,7 @@ asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class MCPCaller:
     """On whose behalf a request is served."""
 
     key: Key
@@ -78,14 +79,19 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class MCPState:
     """What the tools work with."""
 
     service: Service
-    caller: Callable[[], Caller]
+    caller: Callable[[], MCPCaller]
     """Who calls, for the request that is being served."""
-    noun: str = "person"
+    noun: str
     """Who the owner is, see `OwnerKind`."""
+
+    @property
+    def actor(self) -> str:
+        """Recorded with what is written."""
+        return self.caller().key.name
 
     async def memory(self, scope: Scope) -> MemoryManager:
         """The memory of the caller, if the key has a scope.
@@ -96,67 +102,28 @@ class Door:
         caller = self.caller()
         return await anyio.to_thread.run_sync(lambda: authorize(self.service, caller.key, caller.owner, scope, create=True))
 
-    async def stored(self, memory: MemoryManager, id_or_uuid: str) -> RememberedOut:
-        """A present memory and where it comes from.
 
-        Raises:
-            NotFoundError: If it is not there now.
-        """
-
-        def read() -> RememberedOut:
-            found = memory.state().get(memory.memory_id(id_or_uuid))
-            if found is None:
-                raise NotFoundError(f"there is no memory {id_or_uuid!r} now; see its history")
-            stored = StoredMemory.stored(found, self.service.uuids(memory)[found.id])
-            return RememberedOut(**dict(stored), origins=[OriginRecord.of(origin) for origin in memory.blame(found.id)])
-
-        return await anyio.to_thread.run_sync(read)
-
-    async def search(self, query: str, k: int, filters: dict[str, Any] | None = None) -> FoundOut:
-        """The memories most similar to a query."""
-        memory = await self.memory(Scope.READ)
-        hits = await memory.search(query, k, filters)
-        uuids = await self.service.present_uuids(memory)
-        # What was deleted since the search is left out.
-        return FoundOut(memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits if hit.memory.id in uuids])
-
-    async def page(
-        self, filters: dict[str, Any] | None, at: str | None, cursor: str | None, limit: int | None
-    ) -> MemoriesOut:
-        """Memories in the order of their ids."""
-        memory = await self.memory(Scope.READ)
-
-        def read() -> MemoriesOut:
-            point = None if at is None else memory.point(at)
-            found = memory.memories(filters, point=point, after=cursor, limit=None if limit is None else limit + 1)
-            uuids = self.service.uuids(memory, point)
-            page = [StoredMemory.stored(one, uuids[one.id]) for one in found[:limit] if one.id in uuids]
-            return MemoriesOut(memories=page, next=page[-1].id if limit is not None and len(found) > limit else None)
-
-        return await anyio.to_thread.run_sync(read)
+Ctx = Context[MCPState, Any]
 
 
-Ctx = Context[Door, Any]
-
-
-def door_of(ctx: Ctx) -> Door:
+def state_of(ctx: Ctx) -> MCPState:
     """What a tool works with."""
     return ctx.request_context.lifespan_context
 
 
-class FoundOut(StrictModel):
+class SearchedOut(StrictModel):
     """What a query found, the most similar first."""
 
     memories: list[FoundMemory]
 
 
-class RememberedOut(StoredMemory):
+class SourcedMemory(StoredMemory):
     """A memory and where it comes from."""
 
     origins: list[OriginRecord] = Field(description="The sessions with the turns, and the edits, that it comes from.")
 
 
-class AddedOut(StrictModel):
+class RememberedOut(StrictModel):
     """What became of a text."""
 
     outcome: Literal["written", "applied", "known", "queued"] = Field(
@@ -220,28 +187,25 @@ async def add_memory(
             description="For a server with a model: what is sent twice by one id is read once.",
         ),
     ] = None,
-) -> AddedOut:
+) -> RememberedOut:
     """Remember something about the person.
 
     If this server has a model, it reads the text against what is known and adds, rewrites or leaves memories; else the text
     is stored word for word.
     """
-    door = door_of(ctx)
-    memory = await door.memory(Scope.WRITE)
-    when = time or datetime.now(UTC).replace(microsecond=0)
-    if not door.service.has_model:
+    state = state_of(ctx)
+    memory = await state.memory(Scope.WRITE)
+    if not state.service.has_model:
         if session_id is not None:
             raise ToolError("session_id: this server has no model and stores texts word for word; leave it out")
-        entry = await memory.write([Add(text, when, metadata or {})], door.caller().key.name)
-        return AddedOut(outcome="written", time=when.isoformat(), session_id=None, changes=EntryRecord.of(entry).changes)
-    if time is None and session_id is not None:
-        # Sent again, it is the same session as before, and took place when that one did.
-        known = await anyio.to_thread.run_sync(memory.session_time, session_id)
-        when = known or when
-    session = memory.session(session_id or f"mcp-{uuid4()}", when, [Turn("user", text)], metadata)
-    result = await door.service.ingest(session, wait=WAIT)
-    changes: list[ChangeRecord] = []
-    outcome: Literal["applied", "known", "queued"] = "queued"
+        when = time or operations.now()
+        entry = await memory.write([Add(text, when, metadata or {})], state.actor)
+        changes = EntryRecord.of(entry).changes
+        return RememberedOut(outcome="written", time=when.isoformat(), session_id=None, changes=changes)
+    session, result = await operations.add_session(
+        state.service, memory, session_id or f"mcp-{uuid4()}", time, [Turn("user", text)], metadata, wait=WAIT
+    )
+    changes, outcome = [], "queued"
     if isinstance(result, Transition):
         outcome = "applied" if result.outcome.value == "applied" else "known"
         changes = [ChangeRecord.of(change) for change in result.changes]
@@ -249,7 +213,9 @@ async def add_memory(
         outcome = "known"
     elif result.state is JobState.FAILED:
         raise ToolError(f"the model could not read it: {result.last_error}")
-    return AddedOut(outcome=outcome, time=when.isoformat(), session_id=session.id, changes=changes)
+    return RememberedOut.model_validate(
+        {"outcome": outcome, "time": session.time.isoformat(), "session_id": session.id, "changes": changes}
+    )
 
 
 async def search_memories(
@@ -257,9 +223,11 @@ async def search_memories(
     query: Annotated[Text, Field(description="What to look for, as a question or in keywords.")],
     k: Annotated[int, Field(ge=1, le=100, description="At most so many memories.")] = 5,
     filters: Filters | None = None,
-) -> FoundOut:
+) -> SearchedOut:
     """Find the memories that are most similar to a query."""
-    return await door_of(ctx).search(query, k, filters)
+    state = state_of(ctx)
+    (found,) = await operations.search(state.service, await state.memory(Scope.READ), [query], k, filters)
+    return SearchedOut(memories=found)
 
 
 async def get_memories(
@@ -270,13 +238,21 @@ async def get_memories(
     limit: Annotated[int, Field(ge=1, le=1000, description="Memories on a page.")] = 50,
 ) -> MemoriesOut:
     """List the memories, now or as they were at an earlier time, page by page."""
-    return await door_of(ctx).page(filters, at, cursor, limit)
+    state = state_of(ctx)
+    memory = await state.memory(Scope.READ)
+    return await anyio.to_thread.run_sync(operations.page, state.service, memory, filters, at, cursor, limit)
 
 
-async def get_memory(ctx: Ctx, memory_id: MemoryId) -> RememberedOut:
+async def get_memory(ctx: Ctx, memory_id: MemoryId) -> SourcedMemory:
     """Show one memory, and the sessions and edits that it comes from."""
-    door = door_of(ctx)
-    return await door.stored(await door.memory(Scope.READ), memory_id)
+    state = state_of(ctx)
+    memory = await state.memory(Scope.READ)
+
+    def read() -> SourcedMemory:
+        stored = operations.stored(state.service, memory, memory_id)
+        return SourcedMemory(**dict(stored), origins=operations.origins(memory, stored.id))
+
+    return await anyio.to_thread.run_sync(read)
 
 
 async def update_memory(
@@ -287,18 +263,13 @@ async def update_memory(
     metadata: Annotated[Metadata | None, Field(description="Replaces all that was noted on it.")] = None,
 ) -> EntryRecord:
     """Correct a memory. The earlier version stays in its history."""
-    if text is None and time is None and metadata is None:
-        raise ToolError("nothing to change: give text, time or metadata")
-    door = door_of(ctx)
-    memory = await door.memory(Scope.WRITE)
-    return EntryRecord.of(await memory.write([Update(memory_id, text, time, metadata)], door.caller().key.name))
+    state = state_of(ctx)
+    return await operations.update(await state.memory(Scope.WRITE), memory_id, text, time, metadata, state.actor)
 
 
 async def memory_history(ctx: Ctx, memory_id: MemoryId) -> StepsOut:
     """Show everything that happened to a memory, what was rolled back or deleted included."""
-    memory = await door_of(ctx).memory(Scope.READ)
-    steps = await anyio.to_thread.run_sync(memory.history, memory_id)
-    return StepsOut(steps=[StepRecord.step(step) for step in steps])
+    return await anyio.to_thread.run_sync(operations.history, await state_of(ctx).memory(Scope.READ), memory_id)
 
 
 def _asks(ctx: Ctx) -> bool:
@@ -316,7 +287,7 @@ def _question(ctx: Ctx, question: str, *, confirm: bool) -> Elicit[Approval] | A
 async def _approve_deletion(ctx: Ctx, memory_id: str, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
     if not erase:
         return Approval(confirm=True)
-    memory = await door_of(ctx).memory(Scope.ADMIN)
+    memory = await state_of(ctx).memory(Scope.ADMIN)
     steps = await anyio.to_thread.run_sync(memory.history, memory_id)
     last = next((found.text for _, change in reversed(steps) if (found := change.after or change.before) is not None), "")
     question = f"Erase the memory {memory_id} ({last}) for good, with its history and the turns that it comes from?"
@@ -324,19 +295,19 @@ async def _approve_deletion(ctx: Ctx, memory_id: str, erase: bool, confirm: bool
 
 
 async def _approve_clearing(ctx: Ctx, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
-    memory = await door_of(ctx).memory(Scope.ADMIN if erase else Scope.WRITE)
+    memory = await state_of(ctx).memory(Scope.ADMIN if erase else Scope.WRITE)
     count = await anyio.to_thread.run_sync(lambda: len(memory.state()))
-    if count == 0 and not (erase and await anyio.to_thread.run_sync(door_of(ctx).service.known, memory.owner)):
+    if count == 0 and not (erase and await anyio.to_thread.run_sync(state_of(ctx).service.known, memory.owner)):
         return Approval(confirm=True)
     question = f"Take all {count} memories back? Their history stays, and a rollback restores them."
     if erase:
-        noun = door_of(ctx).noun
+        noun = state_of(ctx).noun
         question = f"Erase everything about this {noun} for good: {count} memories, their history and all stored sessions?"
     return _question(ctx, question, confirm=confirm)
 
 
 async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval] | Approval:
-    memory = await door_of(ctx).memory(Scope.WRITE)
+    memory = await state_of(ctx).memory(Scope.WRITE)
 
     def compare() -> str:
         position = memory.resolve(memory.point(to))
@@ -357,7 +328,7 @@ async def _agreed(ctx: Ctx, approval: ElicitationResult[Approval], scope: Scope)
         ToolError: If not.
     """
     if isinstance(approval, AcceptedElicitation) and approval.data.confirm:
-        return await door_of(ctx).memory(scope)
+        return await state_of(ctx).memory(scope)
     if _asks(ctx):
         raise ToolError("nothing was changed, because the person did not agree")
     raise ToolError("nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true")
@@ -371,10 +342,8 @@ async def delete_memory(
     confirm: Confirm = False,
 ) -> EntryRecord:
     """Take a memory back: it is not found any more, its history stays, and a rollback restores it. Or erase it."""
-    door, memory = door_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
-    if erase:
-        return EntryRecord.of(await door.service.forget(memory, memory_id))
-    return EntryRecord.of(await memory.write([Retract(memory_id)], door.caller().key.name))
+    state, memory = state_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
+    return await operations.delete(state.service, memory, memory_id, state.actor, erase=erase)
 
 
 async def delete_all_memories(
@@ -384,16 +353,16 @@ async def delete_all_memories(
     confirm: Confirm = False,
 ) -> ClearedOut:
     """Take all memories back: their history stays, and a rollback restores them. Or erase everything about the person."""
-    door, memory = door_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
+    state, memory = state_of(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
     if erase:
         # Who is not known is as good as erased.
-        known = await anyio.to_thread.run_sync(door.service.known, memory.owner)
-        count = (await door.service.forget_owner(memory)).memories if known else 0
+        known = await anyio.to_thread.run_sync(state.service.known, memory.owner)
+        count = (await state.service.forget_owner(memory)).memories if known else 0
         return ClearedOut(memories=count, erased=True, position=None)
     ids = await anyio.to_thread.run_sync(lambda: list(memory.state()))
     if not ids:
         return ClearedOut(memories=0, erased=False, position=None)
-    entry = await memory.write([Retract(one) for one in ids], door.caller().key.name)
+    entry = await memory.write([Retract(one) for one in ids], state.actor)
     return ClearedOut(memories=len(ids), erased=False, position=entry.position)
 
 
@@ -404,14 +373,13 @@ async def rollback_memories(
     confirm: Confirm = False,
 ) -> EntryRecord:
     """Restore the memories as they were at an earlier point. It is recorded, so it can itself be rolled back."""
-    memory = await _agreed(ctx, approval, Scope.WRITE)
-    return EntryRecord.of(await memory.rollback(await anyio.to_thread.run_sync(memory.point, to)))
+    return await operations.rollback(await _agreed(ctx, approval, Scope.WRITE), to)
 
 
 async def recall(ctx: Ctx, topic: str) -> str:
     """What is remembered about a topic, to begin a conversation with."""
     try:
-        found = (await door_of(ctx).search(topic, 10)).memories
+        found = (await search_memories(ctx, topic, 10)).memories
     except Exception as error:
         raise MCPError(INTERNAL_ERROR, _sentence(error)) from error
     if not found:
@@ -425,8 +393,7 @@ async def recall(ctx: Ctx, topic: str) -> str:
 
 async def remembered(ctx: Ctx, id: str) -> str:
     """One memory with its sources, as JSON."""
-    door = door_of(ctx)
-    return (await door.stored(await door.memory(Scope.READ), id)).model_dump_json()
+    return (await get_memory(ctx, id)).model_dump_json()
 
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -468,13 +435,13 @@ def _tool(spec: ToolSpec) -> Tool:
     return tool
 
 
-class MemoryServer(MCPServer[Door]):
+class MemoryServer(MCPServer[MCPState]):
     """Words every error as one sentence for whoever called, without anything of what lies inside."""
 
     def __init__(
         self,
         service: Service,
-        caller: Callable[[], Caller],
+        caller: Callable[[], MCPCaller],
         kind: OwnerKind = PERSON,
         begin: Callable[[], None] | None = None,
     ) -> None:
@@ -486,14 +453,14 @@ class MemoryServer(MCPServer[Door]):
             kind: Of the owners whom it serves.
             begin: Called when it begins to.
         """
-        door = Door(service, caller, kind.noun)
+        state = MCPState(service, caller, kind.noun)
         tools = [spec for spec in (*kind.tools, *_TOOLS) if service.has_model or not spec.needs_model]
 
         @asynccontextmanager
-        async def lifespan(server: MCPServer[Door]) -> AsyncIterator[Door]:
+        async def lifespan(server: MCPServer[MCPState]) -> AsyncIterator[MCPState]:
             if begin is not None:
                 begin()
-            yield door
+            yield state
 
         super().__init__(
             "deltamem",
@@ -508,17 +475,18 @@ class MemoryServer(MCPServer[Door]):
             log_level="WARNING",
         )
 
-        async def state() -> str:
+        async def present() -> str:
             """All memories as they are now, as JSON."""
-            return (await door.page(None, None, None, None)).model_dump_json(include={"memories"})
+            page = await anyio.to_thread.run_sync(operations.page, service, await state.memory(Scope.READ))
+            return page.model_dump_json(include={"memories"})
 
-        self.resource("memory://state", name="state", title="All memories", mime_type="application/json")(state)
+        self.resource("memory://state", name="state", title="All memories", mime_type="application/json")(present)
         self.resource("memory://memory/{id}", name="memory", title="One memory", mime_type="application/json")(remembered)
         if kind is PERSON:
             self.prompt("recall", title="What is remembered")(recall)
 
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Context[Door, Any] | None = None
+        self, name: str, arguments: dict[str, Any], context: Context[MCPState, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool.
 
@@ -531,7 +499,7 @@ class MemoryServer(MCPServer[Door]):
             raise ToolError(_sentence(error)) from error.__cause__
 
     async def read_resource(
-        self, uri: AnyUrl | str, context: Context[Door, Any] | None = None
+        self, uri: AnyUrl | str, context: Context[MCPState, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         """Read a resource.
 
@@ -545,7 +513,7 @@ class MemoryServer(MCPServer[Door]):
             raise kind(_sentence(error)) from error.__cause__
 
     async def get_prompt(
-        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Door, Any] | None = None
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[MCPState, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         """Fill in a prompt.
 
@@ -593,7 +561,7 @@ async def serve_stdio(service: Service, owner: str, actor: str) -> None:
         actor: Recorded with what is written.
     """
     key = Key("stdio", actor, frozenset({owner}), frozenset(Scope), datetime.now(UTC))
-    caller = Caller(key, owner)
+    caller = MCPCaller(key, owner)
     # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
     loading = threading.Thread(target=_load, args=(service.store.embedder,), daemon=True)
     try:
@@ -608,10 +576,10 @@ def _load(embedder: Embedder) -> None:
         embedder.queries(["memory"])
 
 
-_CALLER: ContextVar[Caller] = ContextVar("caller")
+_CALLER: ContextVar[MCPCaller] = ContextVar("caller")
 
 
-class HTTPDoor:
+class MCPEndpoint:
     """The path ``/mcp`` of the server, as an ASGI application: streamable HTTP in the old and in the new version."""
 
     def __init__(self, service: Service) -> None:
@@ -648,11 +616,11 @@ class HTTPDoor:
 
 
 class MCPRoute(Route):
-    """The route of `HTTPDoor`; like FastAPI's, it leaves its name for the access log."""
+    """The route of `MCPEndpoint`; like FastAPI's, it leaves its name for the access log."""
 
-    def __init__(self, door: HTTPDoor) -> None:
-        """Lead ``/mcp`` to the door."""
-        super().__init__("/mcp", door, include_in_schema=False)
+    def __init__(self, endpoint: MCPEndpoint) -> None:
+        """Lead ``/mcp`` to it."""
+        super().__init__("/mcp", endpoint, include_in_schema=False)
 
     def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
         """Whether a request is for this route."""
@@ -660,11 +628,11 @@ class MCPRoute(Route):
         return match, found if match is Match.NONE else {**found, "route": self}
 
 
-def _caller(request: Request) -> Caller:
+def _caller(request: Request) -> MCPCaller:
     """The key of a request and the owner that it means.
 
     Raises:
         Problem: 401, 403 or 429 like everywhere, 400 if it is not clear who is meant, and 404 if it is somebody else.
     """
     key = identify(request)
-    return Caller(key, named_owner(request, key))
+    return MCPCaller(key, named_owner(request, key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from contextlib import suppress
 from io import StringIO
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -11,17 +11,13 @@ from urllib.parse import quote
 import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from deltamem.config import StrictModel
-from deltamem.edits import Add, Retract, Update, noted
+from deltamem.edits import Add
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
-from deltamem.server.access import SECURITY, Admin, Caller, Founding, Importing, Reading, Writing, allow, service_of
-from deltamem.server.keys import Scope
-from deltamem.server.openapi import FILTER, METADATA, NOT_BLANK
-from deltamem.server.problems import Problem, not_found, responses
-from deltamem.server.records import (
+from deltamem.records import (
     AuditRecord,
     DiffRecord,
     EntryRecord,
@@ -29,36 +25,18 @@ from deltamem.server.records import (
     FoundMemory,
     JobRecord,
     OriginRecord,
-    StepRecord,
     StoredMemory,
     TransitionRecord,
     known_session,
 )
-from deltamem.sessions import Session, Turn
+from deltamem.server import operations
+from deltamem.server.access import SECURITY, Admin, Caller, Creating, Importing, Reading, Writing, allow, service_of
+from deltamem.server.keys import Scope
+from deltamem.server.operations import Filters, MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time, whole
+from deltamem.server.problems import Problem, responses
+from deltamem.sessions import Turn
 
 PREFIX = "/v1/owners/{owner}"
-
-
-def _time(value: object) -> datetime:
-    if not isinstance(value, str):
-        raise ValueError("a time is an ISO 8601 text")
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
-
-
-def whole(value: object) -> object:
-    """5.0 is an integer in JSON."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
-"""A time in a request; without an offset it counts as UTC where times are compared."""
-Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
-Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
-Text = Annotated[str, Field(min_length=1, max_length=100_000)]
-MemoryText = Annotated[Text, Field(json_schema_extra={"pattern": NOT_BLANK})]
 
 
 class _Request(StrictModel):
@@ -126,14 +104,11 @@ class SearchIn(_Request):
 class RollbackIn(_Request):
     """Where to go back to."""
 
-    to: Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
+    to: PointText
 
 
 class _Parameters(StrictModel):
     """Query parameters."""
-
-
-PointText = Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
 
 
 class ListParameters(_Parameters):
@@ -178,13 +153,6 @@ class ImportParameters(_Parameters):
     rename: bool = Field(False, description="Accept the export of an owner with another name.")
 
 
-class MemoriesOut(StrictModel):
-    """A page of memories."""
-
-    memories: list[StoredMemory]
-    next: str | None = Field(description="The `cursor` of the next page; null on the last one.")
-
-
 class AddedOut(EntryRecord):
     """The entry that was written, with the memories that it added."""
 
@@ -195,12 +163,6 @@ class JobsOut(StrictModel):
     """Jobs in the order in which they were taken on."""
 
     jobs: list[JobRecord]
-
-
-class StepsOut(StrictModel):
-    """The history of a memory, oldest first."""
-
-    steps: list[StepRecord]
 
 
 class BlameOut(StrictModel):
@@ -279,15 +241,15 @@ def router() -> APIRouter:
     return routes
 
 
-async def add_session(body: SessionIn, manager: Founding, request: Request) -> TransitionRecord | JSONResponse:
+async def add_session(body: SessionIn, manager: Creating, request: Request) -> TransitionRecord | JSONResponse:
     """Read a session with the model: 200 with what it did, or 202 with the job if that takes longer than `wait`.
 
     A session id is applied once; the same session may be sent any number of times.
     """
-    turns = tuple(Turn(turn.role, turn.content) for turn in body.turns)
-    person = body.person or manager.person_name
-    session = Session(manager.owner, person, body.time, turns, body.id, noted(body.metadata))
-    result = await service_of(request).ingest(session, wait=body.wait)
+    turns = [Turn(turn.role, turn.content) for turn in body.turns]
+    session, result = await operations.add_session(
+        service_of(request), manager, body.id, body.time, turns, body.metadata, wait=body.wait, person=body.person
+    )
     if isinstance(result, Transition):
         return TransitionRecord.of(result)
     if result.state is JobState.DONE:
@@ -308,54 +270,34 @@ def get_job(job: Annotated[str, Path(min_length=1, max_length=64)], manager: Rea
 
 def list_memories(parameters: Annotated[ListParameters, Query()], manager: Reading, request: Request) -> MemoriesOut:
     """The memories by id, now or as they were at a point, page by page."""
-    point = None if parameters.at is None else manager.point(parameters.at)
-    filters = None if parameters.filters is None else _object(parameters.filters)
-    limit = parameters.limit
-    found = manager.memories(filters, point=point, after=parameters.cursor, limit=limit + 1)
-    uuids = service_of(request).uuids(manager, point)
-    # What was rolled back between the two looks has no UUID any more.
-    page = [StoredMemory.stored(memory, uuids[memory.id]) for memory in found[:limit] if memory.id in uuids]
-    return MemoriesOut(memories=page, next=found[limit - 1].id if len(found) > limit else None)
+    filters = None
+    if parameters.filters is not None:
+        with suppress(ValueError, RecursionError):
+            filters = json.loads(parameters.filters)
+        if not isinstance(filters, dict):
+            raise Problem(422, 'filters: expected a JSON object such as {"topic": "work"}')
+    return operations.page(service_of(request), manager, filters, parameters.at, parameters.cursor, parameters.limit)
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise Problem(422, 'filters: expected a JSON object such as {"topic": "work"}')
-    return value
-
-
-async def add_memories(body: MemoriesIn, manager: Founding, key: Caller, request: Request) -> AddedOut:
+async def add_memories(body: MemoriesIn, manager: Creating, key: Caller, request: Request) -> AddedOut:
     """Write memories without a model."""
-    now = datetime.now(UTC).replace(microsecond=0)
-    edits = [Add(one.text, one.time or now, one.metadata) for one in body.memories]
-    entry = await manager.write(edits, key.name)
+    now = operations.now()
+    entry = await manager.write([Add(one.text, one.time or now, one.metadata) for one in body.memories], key.name)
     uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager, entry.position))
     added = [change.after for change in entry.changes if change.after is not None]
-    memories = [StoredMemory.stored(memory, uuids[memory.id]) for memory in added]
-    return AddedOut(**dict(EntryRecord.of(entry)), memories=memories)
+    return AddedOut.of(entry, memories=[StoredMemory.of(memory, uuid=uuids[memory.id]) for memory in added])
 
 
 def get_memory(
     memory: MemoryId, parameters: Annotated[AtParameters, Query()], manager: Reading, request: Request
 ) -> StoredMemory:
     """One memory, now or as it was at a point."""
-    point = None if parameters.at is None else manager.point(parameters.at)
-    found = manager.state(point).get(manager.memory_id(memory))
-    uuid = None if found is None else service_of(request).uuids(manager, point).get(found.id)
-    if found is None or uuid is None:
-        raise not_found()
-    return StoredMemory.stored(found, uuid)
+    return operations.stored(service_of(request), manager, memory, parameters.at)
 
 
 async def update_memory(memory: MemoryId, body: UpdateIn, manager: Writing, key: Caller) -> EntryRecord:
     """Rewrite a memory without a model."""
-    if body.text is None and body.time is None and body.metadata is None:
-        raise Problem(422, "nothing to change: give text, time or metadata")
-    return EntryRecord.of(await manager.write([Update(memory, body.text, body.time, body.metadata)], key.name))
+    return await operations.update(manager, memory, body.text, body.time, body.metadata, key.name)
 
 
 async def delete_memory(
@@ -364,39 +306,32 @@ async def delete_memory(
     """Take a memory back, or erase it for good with its history and the turns it came from."""
     if parameters.mode == "erase":
         allow(key, Scope.ADMIN)
-        return EntryRecord.of(await service_of(request).forget(manager, memory))
-    return EntryRecord.of(await manager.write([Retract(memory)], key.name))
+    return await operations.delete(service_of(request), manager, memory, key.name, erase=parameters.mode == "erase")
 
 
 def memory_history(memory: MemoryId, manager: Reading) -> StepsOut:
     """Everything that happened to a memory, what was rolled back included."""
-    return StepsOut(steps=[StepRecord.step(step) for step in manager.history(memory)])
+    return operations.history(manager, memory)
 
 
 def memory_blame(memory: MemoryId, manager: Reading, request: Request) -> BlameOut:
     """The sessions with their turns, and the edits, that a memory comes from."""
-    origins = [OriginRecord.of(origin) for origin in manager.blame(memory)]
-    return BlameOut(memory=get_memory(memory, AtParameters(), manager, request), origins=origins)
+    origins = operations.origins(manager, memory)
+    return BlameOut(memory=operations.stored(service_of(request), manager, memory), origins=origins)
 
 
 async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOut:
     """The memories most similar to each query."""
-    found = await manager.search_many(body.queries, body.k, body.filters)
-    uuids = await service_of(request).present_uuids(manager)
-    # What was rolled back between the two looks has no UUID any more.
-    known = [[hit for hit in hits if hit.memory.id in uuids] for hits in found]
-    results = [
-        QueryOut(query=query, memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits])
-        for query, hits in zip(body.queries, known, strict=True)
-    ]
-    return SearchOut(results=results)
+    found = await operations.search(service_of(request), manager, body.queries, body.k, body.filters)
+    pairs = zip(body.queries, found, strict=True)
+    return SearchOut(results=[QueryOut(query=query, memories=memories) for query, memories in pairs])
 
 
 def diff(parameters: Annotated[DiffParameters, Query()], manager: Reading) -> DiffRecord:
     """What changed between two points, memory by memory."""
     before = manager.resolve(manager.point(parameters.before))
     after = manager.resolve(None if parameters.after is None else manager.point(parameters.after))
-    return DiffRecord.of(before, after, manager.diff(before, after))
+    return DiffRecord.of(manager.diff(before, after), before=before, after=after)
 
 
 def export_journal(manager: Reading) -> ExportResponse:
@@ -414,8 +349,7 @@ async def audit(manager: Reading) -> AuditRecord:
 
 async def rollback(body: RollbackIn, manager: Writing) -> EntryRecord:
     """Restore the memory as it was at a point; later sessions count as not given. Can itself be rolled back."""
-    point = await anyio.to_thread.run_sync(lambda: manager.resolve(manager.point(body.to)))
-    return EntryRecord.of(await manager.rollback(point))
+    return await operations.rollback(manager, body.to)
 
 
 async def import_journal(

@@ -1,161 +1,199 @@
-"""For those who run the server: health, metrics, the owners, and the switch that pauses the model."""
+"""What is done with an owner's memory, whatever the way in: native routes, MCP, mem0's dialects, routes of plug-ins.
+
+Functions that are not coroutines may read the disk: call them in a thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from deltamem.config import StrictModel
-from deltamem.errors import DeltaMemError
-from deltamem.server.access import SECURITY, Caller, Operator, allow, service_of
-from deltamem.server.keys import Scope
-from deltamem.server.problems import Problem, responses
+from deltamem.edits import Retract, Update, noted
+from deltamem.errors import NotFoundError
+from deltamem.ingest import Transition
+from deltamem.journal.jobs import Job, JobConflictError
+from deltamem.manager import MemoryManager
+from deltamem.records import EntryRecord, FoundMemory, OriginRecord, StepRecord, StoredMemory, similarity
+from deltamem.server.openapi import FILTER, METADATA, NOT_BLANK
+from deltamem.server.problems import Problem
 from deltamem.server.service import Service
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class Metrics:
-    """Figures for Prometheus: requests by route, never by owner, and the state of the queue when they are asked for."""
-
-    def __init__(self, service: Service) -> None:
-        """Count nothing yet."""
-        self.registry = CollectorRegistry()
-        labels = ("method", "route")
-        self._requests = Counter(
-            "deltamem_requests", "Requests by route and status.", (*labels, "status"), registry=self.registry
-        )
-        self._seconds = Histogram(
-            "deltamem_request_seconds", "Time of a request.", labels, registry=self.registry, buckets=_SECONDS
-        )
-        self.registry.register(_Queue(service))
-
-    def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. Methods that HTTP does not know count as one, so that nobody can make up labels."""
-        method = method if method in _METHODS else "OTHER"
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+from deltamem.sessions import Session, Turn
 
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-
-class _Queue(Collector):
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        jobs = GaugeMetricFamily("deltamem_jobs", "Sessions that were taken on, by state.", labels=["state"])
-        for state, count in self._service.queue.counts().items():
-            jobs.add_metric([str(state)], count)
-        yield jobs
-        yield GaugeMetricFamily("deltamem_paused", "Whether the model is not asked for now.", int(self._service.paused))
-
-
-class HealthOut(StrictModel):
-    """How the server is."""
-
-    status: Literal["ok"]
-
-
-class ReadyOut(HealthOut):
-    """How the server is, and whether sessions are read."""
-
-    model: bool
-    paused: bool
-
-
-class ModelOut(StrictModel):
-    """The model that reads sessions."""
-
-    name: str | None
-    paused: bool
-    waiting: int
-
-
-class ModelIn(StrictModel, strict=True):
-    """Whether the model shall be asked."""
-
-    paused: bool
-
-
-class OwnersOut(StrictModel):
-    """The owners that a key opens and of whom something is known, by name."""
-
-    owners: list[str]
-
-
-def router() -> APIRouter:
-    """The routes."""
-    routes = APIRouter(tags=["operations"])
-    routes.get("/health/live")(live)
-    routes.get("/health/ready", responses=responses())(ready)
-    guarded = APIRouter(dependencies=SECURITY, responses=responses())
-    guarded.get("/metrics", response_class=MetricsResponse)(metrics)
-    guarded.get("/v1/owners")(list_owners)
-    guarded.get("/v1/admin/model")(get_model)
-    guarded.put("/v1/admin/model")(set_model)
-    routes.include_router(guarded)
-    return routes
-
-
-async def live() -> HealthOut:
-    """Whether the process answers."""
-    return HealthOut(status="ok")
-
-
-def ready(request: Request) -> ReadyOut:
-    """Whether the journal can be read and, if there is a model, the worker runs. The model itself is not asked."""
-    service = service_of(request)
+def _time(value: object) -> datetime:
+    if not isinstance(value, str):
+        raise ValueError("a time is an ISO 8601 text")
     try:
-        paused = service.paused
-    except DeltaMemError:
-        raise Problem(503, "the journal cannot be read") from None
-    if not service.running:
-        raise Problem(503, "the server is stopping")
-    return ReadyOut(status="ok", model=service.has_model, paused=paused)
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
 
 
-class MetricsResponse(Response):
-    """Prometheus' text format."""
-
-    media_type = CONTENT_TYPE_PLAIN_0_0_4
-
-
-def metrics(key: Caller, request: Request) -> MetricsResponse:
-    """Figures for Prometheus; with API keys it needs one for all owners."""
-    if key.owners is not None:
-        raise Problem(403, "this needs an API key for all owners")
-    return MetricsResponse(generate_latest(request.app.state.metrics.registry))
+def whole(value: object) -> object:
+    """5.0 is an integer in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def list_owners(key: Caller, request: Request) -> OwnersOut:
-    """The owners that the key opens."""
-    allow(key, Scope.READ)
-    return OwnersOut(owners=[owner for owner in service_of(request).store.owners() if key.opens(owner)])
+def now() -> datetime:
+    """The present time in UTC, to the second."""
+    return datetime.now(UTC).replace(microsecond=0)
 
 
-def get_model(key: Operator, request: Request) -> ModelOut:
-    """The model, and whether it is paused."""
-    return _model(service_of(request))
+Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
+"""A time in a request; without an offset it counts as UTC where times are compared."""
+Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
+Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
+Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+MemoryText = Annotated[Text, Field(json_schema_extra={"pattern": NOT_BLANK})]
+PointText = Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
 
 
-async def set_model(body: ModelIn, key: Operator, request: Request) -> ModelOut:
-    """Stop asking the model, or go on. Sessions are still taken on meanwhile; it outlasts a restart."""
-    service = service_of(request)
-    await anyio.to_thread.run_sync(service.pause, body.paused)
-    service.wake()
-    return await anyio.to_thread.run_sync(_model, service)
+class MemoriesOut(StrictModel):
+    """A page of memories."""
+
+    memories: list[StoredMemory]
+    next: str | None = Field(description="The `cursor` of the next page; null on the last one.")
 
 
-def _model(service: Service) -> ModelOut:
-    counts = service.queue.counts()
-    waiting = sum(count for state, count in counts.items() if state in ("queued", "running"))
-    return ModelOut(name=service.policy.name if service.has_model else None, paused=service.paused, waiting=waiting)
+class StepsOut(StrictModel):
+    """The history of a memory, oldest first."""
+
+    steps: list[StepRecord]
+
+
+async def add_session(
+    service: Service,
+    manager: MemoryManager,
+    session_id: str,
+    time: datetime | None,
+    turns: Sequence[Turn],
+    metadata: Mapping[str, object] | None,
+    *,
+    wait: float,
+    person: str | None = None,
+) -> tuple[Session, Transition | Job]:
+    """Let the model read a session; its id is applied once.
+
+    Args:
+        service: The service.
+        manager: Of the owner.
+        session_id: Names the session.
+        time: When it took place. If None, now, or when the session took place that came before by this id.
+        turns: What was said.
+        metadata: Noted on the memories.
+        wait: Seconds to wait for the model.
+        person: How memories name the person.
+
+    Returns:
+        The session, and what it did, or the job if the model has not read it yet or had before.
+
+    Raises:
+        Problem: 503 without a model.
+        JobConflictError: If the id stands for another session.
+    """
+    begin, attempts = now(), 1 if time is not None else 2
+    for attempt in range(attempts):
+        when = time or await anyio.to_thread.run_sync(manager.session_time, session_id) or begin
+        session = Session(
+            manager.owner, person or manager.person_name, when, tuple(turns), session_id, noted(metadata or {})
+        )
+        try:
+            return session, await service.ingest(session, wait=wait)
+        except JobConflictError:
+            # Two without a time may come at once, a second apart; the other one's time is known now.
+            if attempt == attempts - 1:
+                raise
+    raise AssertionError
+
+
+async def search(
+    service: Service, manager: MemoryManager, queries: Sequence[str], k: int, filters: Mapping[str, Any] | None
+) -> list[list[FoundMemory]]:
+    """The memories most similar to each query."""
+    found = await manager.search_many(queries, k, filters)
+    uuids = await service.present_uuids(manager)
+    # What was taken back between the two looks has no UUID any more.
+    return [
+        [
+            FoundMemory.of(hit.memory, uuid=uuids[hit.memory.id], similarity=similarity(hit))
+            for hit in hits
+            if hit.memory.id in uuids
+        ]
+        for hits in found
+    ]
+
+
+def page(
+    service: Service,
+    manager: MemoryManager,
+    filters: Mapping[str, Any] | None = None,
+    at: str | None = None,
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> MemoriesOut:
+    """The memories in the order of their ids, now or as they were at a point, page by page or all."""
+    point = None if at is None else manager.point(at)
+    found = manager.memories(filters, point=point, after=cursor, limit=None if limit is None else limit + 1)
+    uuids = service.uuids(manager, point)
+    memories = [StoredMemory.of(memory, uuid=uuids[memory.id]) for memory in found[:limit] if memory.id in uuids]
+    return MemoriesOut(memories=memories, next=found[limit - 1].id if limit is not None and len(found) > limit else None)
+
+
+def stored(service: Service, manager: MemoryManager, id_or_uuid: str, at: str | None = None) -> StoredMemory:
+    """One memory, now or as it was at a point.
+
+    Raises:
+        NotFoundError: If it is not there then.
+    """
+    point = None if at is None else manager.point(at)
+    found = manager.state(point).get(manager.memory_id(id_or_uuid))
+    uuid = None if found is None else service.uuids(manager, point).get(found.id)
+    if found is None or uuid is None:
+        raise NotFoundError(f"there is no memory {id_or_uuid!r} now; see its history")
+    return StoredMemory.of(found, uuid=uuid)
+
+
+def history(manager: MemoryManager, id_or_uuid: str) -> StepsOut:
+    """Everything that happened to a memory, what was taken back included."""
+    return StepsOut(steps=[StepRecord.of(step) for step in manager.history(id_or_uuid)])
+
+
+def origins(manager: MemoryManager, id_or_uuid: str) -> list[OriginRecord]:
+    """The sessions with their turns, and the edits, that a memory comes from."""
+    return [OriginRecord.of(origin) for origin in manager.blame(id_or_uuid)]
+
+
+async def update(
+    manager: MemoryManager,
+    id_or_uuid: str,
+    text: str | None,
+    time: datetime | None,
+    metadata: Mapping[str, object] | None,
+    actor: str,
+) -> EntryRecord:
+    """Rewrite a memory without a model.
+
+    Raises:
+        Problem: 422 if nothing is given.
+    """
+    if text is None and time is None and metadata is None:
+        raise Problem(422, "nothing to change: give text, time or metadata")
+    return EntryRecord.of(await manager.write([Update(id_or_uuid, text, time, metadata)], actor))
+
+
+async def delete(service: Service, manager: MemoryManager, id_or_uuid: str, actor: str, *, erase: bool) -> EntryRecord:
+    """Take a memory back, or erase it for good with its history and the turns it came from."""
+    if erase:
+        return EntryRecord.of(await service.forget(manager, id_or_uuid))
+    return EntryRecord.of(await manager.write([Retract(id_or_uuid)], actor))
+
+
+async def rollback(manager: MemoryManager, to: str) -> EntryRecord:
+    """Restore the memories as they were at a point; later sessions count as not given. Can itself be rolled back."""
+    position = await anyio.to_thread.run_sync(lambda: manager.resolve(manager.point(to)))
+    return EntryRecord.of(await manager.rollback(position))

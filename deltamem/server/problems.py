@@ -68,7 +68,7 @@ def not_found() -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What an exception means to the caller; for doors that word errors differently, see `mem0`."""
+    """What an exception means to the caller; routes may word it differently, see `Mem0Route`."""
     match error:
         case Problem():
             return error

@@ -1,4 +1,4 @@
-"""What all doors of the server share: the store, the worker, and the managers of the owners."""
+"""What all routes of the server share: the store, the worker, and the managers of the owners."""
 
 from __future__ import annotations
 

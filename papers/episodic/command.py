@@ -15,7 +15,7 @@ from deltamem.cli.commands import MemoryId, change_line, record_of
 from deltamem.cli.options import Options, note_if_empty, past, require_entries, store
 from deltamem.cli.output import Line, Output, utf8
 from deltamem.errors import DeltaMemError, NotFoundError
-from deltamem.server.records import ChangeRecord, OriginRecord
+from deltamem.records import ChangeRecord, OriginRecord
 
 if TYPE_CHECKING:
     from papers.episodic import AgentTrajectory, EpisodeSummary, Ingested, Reflection

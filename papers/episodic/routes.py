@@ -14,12 +14,13 @@ from pydantic import BeforeValidator, Field
 from deltamem.config import StrictModel
 from deltamem.ingest import Outcome
 from deltamem.manager import MemoryManager
-from deltamem.server.access import SECURITY, Founding, Reading, service_of
+from deltamem.records import ChangeRecord, UsageRecord
+from deltamem.server.access import SECURITY, Creating, Reading, service_of
 from deltamem.server.keys import Scope
-from deltamem.server.mcp import ADDS, READS, Ctx, door_of
-from deltamem.server.native import PREFIX, MemoryText, Time, whole
+from deltamem.server.mcp import ADDS, READS, Ctx, state_of
+from deltamem.server.native import PREFIX
+from deltamem.server.operations import MemoryText, Time, whole
 from deltamem.server.problems import Problem, responses
-from deltamem.server.records import ChangeRecord, UsageRecord
 from deltamem.server.routes import OwnerKind, Routes, ToolSpec
 from deltamem.server.service import Service
 from papers.episodic import EpisodicMemory, Ingested, Recalled
@@ -89,7 +90,7 @@ class IngestedOut(StrictModel):
             changes=[ChangeRecord.of(change) for change in done.changes],
             violations=dict(done.violations),
             notes=list(done.notes),
-            usage=UsageRecord(**dict(done.usage)),
+            usage=UsageRecord.of(done.usage),
         )
 
 
@@ -151,7 +152,7 @@ async def recalled(service: Service, owner: str, task: str, k: int, episodes: in
     return RecalledOut.of(await (await _memory(service, owner)).recall(task, k, episodes))
 
 
-async def add_episodes(body: TrajectoryIn, manager: Founding, request: Request) -> IngestedOut:
+async def add_episodes(body: TrajectoryIn, manager: Creating, request: Request) -> IngestedOut:
     """Review a trajectory with the model, which takes a few calls: the answer comes when it is done.
 
     Every stage is recorded. Should the answer not come, send the same again: it goes on where it was, and changes nothing
@@ -183,9 +184,9 @@ async def recall_episodes(
     episodes: Annotated[int, Field(ge=0, le=100, description="At most so many similar episodes.")] = 3,
 ) -> RecalledOut:
     """Find the lessons and the similar earlier episodes that help with a task; `text` has all of it for a prompt."""
-    door = door_of(ctx)
-    memory = await door.memory(Scope.READ)
-    return await recalled(door.service, memory.owner, task, k, episodes)
+    state = state_of(ctx)
+    memory = await state.memory(Scope.READ)
+    return await recalled(state.service, memory.owner, task, k, episodes)
 
 
 async def ingest_trajectory(
@@ -201,9 +202,9 @@ async def ingest_trajectory(
 
     It takes some calls of the model. Each step is recorded: if no answer comes, send the same again, and it goes on.
     """
-    door = door_of(ctx)
-    memory = await door.memory(Scope.WRITE)
-    return await read_episodes(door.service, memory.owner, read_trajectory(id, time, messages))
+    state = state_of(ctx)
+    memory = await state.memory(Scope.WRITE)
+    return await read_episodes(state.service, memory.owner, read_trajectory(id, time, messages))
 
 
 INSTRUCTIONS = """\

@@ -33,7 +33,7 @@ from deltamem.journal.journal import Journal
 from deltamem.manager import MemoryManager
 from deltamem.policy import Completion, Policy
 from deltamem.server.keys import Key, Scope
-from deltamem.server.mcp import Caller, MemoryServer
+from deltamem.server.mcp import MCPCaller, MemoryServer
 from deltamem.server.service import Service
 from papers.episodic.routes import EpisodeRoutes
 
@@ -62,7 +62,7 @@ async def connected(
     """A client of the memory of Ann, in this process; by default without a model."""
     with MemoryStore.in_memory(WordEmbedder()) as store:
         async with Service(store, policy) as service:
-            caller = Caller(Key("k", "tester", frozenset({"ann"}), frozenset(scopes), datetime.now(UTC)), "ann")
+            caller = MCPCaller(Key("k", "tester", frozenset({"ann"}), frozenset(scopes), datetime.now(UTC)), "ann")
             async with Client(MemoryServer(service, lambda: caller), mode=mode, elicitation_callback=person) as client:
                 yield client
 
@@ -370,7 +370,7 @@ async def agents(mode: str = NEW, policy: Policy | None = None, *scopes: Scope) 
     with MemoryStore.in_memory(WordEmbedder()) as store:
         async with Service(store, policy) as service:
             key = Key("k", "tester", frozenset({"agent:support"}), frozenset(scopes or Scope), datetime.now(UTC))
-            server = MemoryServer(service, lambda: Caller(key, "agent:support"), EpisodeRoutes.owner_kind)
+            server = MemoryServer(service, lambda: MCPCaller(key, "agent:support"), EpisodeRoutes.owner_kind)
             async with Client(server, mode=mode) as client:
                 yield client
 
