@@ -97,20 +97,15 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of benchmark runs.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Write the page with all questions there.", show_default=False)] = None,
     csv: Annotated[Path | None, typer.Option(help="Write every score of every run there.", show_default=False)] = None,
-    latex: Annotated[
-        Path | None, typer.Option(help="Write tables of the scores in the papers' layout there.", show_default=False)
-    ] = None,
 ) -> None:
     """Show runs beside each other and beside the numbers that papers report."""
-    from eval.compare.export import print_comparison, write_csv, write_latex
+    from eval.compare.export import print_comparison, write_csv
     from eval.compare.page import write_report
     from eval.compare.runs import load_runs
 
     loaded = load_runs(runs)
     if csv is not None:
         write_csv(loaded, csv)
-    if latex is not None:
-        write_latex(loaded, latex)
     if out is not None:
         write_report(loaded, out)
     print_comparison(loaded, Console(highlight=False), page=out)

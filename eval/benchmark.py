@@ -6,6 +6,7 @@ A new benchmark is a package with ``data`` (its configuration and files), ``scor
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,6 +22,7 @@ from deltamem.embedding import Embedder
 from deltamem.llm import LLM, ResponseCache
 from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile
+from eval.compare.layout import Table as PaperTable
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord
@@ -162,11 +164,23 @@ class Benchmark(ABC, Generic[Config]):
     tables: ClassVar[Sequence[Callable[[Mapping[str, Any]], Table | None]]] = ()
     """Made of the summary and shown when a run ends; None is left out."""
 
+    layouts: ClassVar[Sequence[PaperTable]] = ()
+    """Its tables as papers have them; what they report is in `published`."""
+    labels: ClassVar[Mapping[str, str]] = {}
+    """Short names of categories, where tables need them."""
+    values: ClassVar[Mapping[str, Callable[[QuestionRecord], float | None]]] = {}
+    """What a question is worth by scores that records do not have under their name (`eval.summary.Value`)."""
+
     config: Config
     k: int
     """Passages of each store that a question is searched for; set by `timelines`."""
     points: Points | None = None
     """How memory points are searched for and judged; HaluMem alone has them."""
+
+    @classmethod
+    def published(cls) -> Path:
+        """Where the numbers of others are, if there are any; see `eval.compare.layout.PublishedTable`."""
+        return Path(str(sys.modules[cls.__module__].__file__)).with_name("published.yaml")
 
     @classmethod
     def judges(cls, config: Config) -> Mapping[str, JudgeSpec]:

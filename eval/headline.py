@@ -7,10 +7,9 @@ from typing import Any
 
 from eval.answer import against_cuts
 from eval.benchmark import Report
+from eval.compare.layout import ALL
 from eval.config import BenchmarkConfig
 from eval.records import QuestionRecord
-
-ALL = "all"  # Name of the row of all pooled categories
 
 SCOPES = ("(all)", "(valid)")
 """Ends of names of scores: every failure counts as wrong, which is meant where a name has no such end; failures left out."""

@@ -20,8 +20,8 @@ from deltamem.intervals import RESAMPLES, group_interval, percent_text
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
 from deltamem.window import estimate_tokens
 from eval.benchmark import Report, Results
+from eval.compare.layout import ALL as ALL
 from eval.config import BenchmarkConfig
-from eval.headline import ALL as ALL
 from eval.headline import answer_scores, headline, run_warnings, withheld_scores
 from eval.metrics import recall_at, reciprocal_rank
 from eval.records import AnswerRecord, Cost, IngestRecord, PointRecord, QuestionRecord, Verdict

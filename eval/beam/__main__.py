@@ -32,6 +32,8 @@ class Beam(Benchmark[BeamConfig]):
     search_state = "latest"
     answer_prompt = "answer_beam"
     tables = (scores.table,)
+    layouts = scores.LAYOUTS
+    values = scores.VALUES
 
     def __init__(self, config: BeamConfig) -> None:
         self.config = config

@@ -8,9 +8,21 @@ from typing import Any
 from rich.table import Table
 
 from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig
+from eval.compare.layout import Table as PaperTable
+from eval.compare.layout import Variant, columns_of
 from eval.judge import CORRECT, WRONG
 from eval.records import AnswerRecord, QuestionRecord
-from eval.summary import AskedValue, Value, counted, drawn_over, metric_scores, retrieval_values, score_cells, score_table
+from eval.summary import (
+    ALL,
+    AskedValue,
+    Value,
+    counted,
+    drawn_over,
+    metric_scores,
+    retrieval_values,
+    score_cells,
+    score_table,
+)
 
 SCORE, STRICT = "score", "score_strict"
 
@@ -102,3 +114,15 @@ def table(summary: Mapping[str, Any]) -> Table:
         cells = (score_cells(summary, metric, {name: count})[0] for metric in summary["scores"])
         view.add_row(f"{name.replace('_', ' ')} {count}", *(cell.replace("\n", " ") for cell in cells))
     return view
+
+
+LAYOUTS = (
+    PaperTable(
+        "abilities as in its paper",
+        columns_of(dict.fromkeys((*ABILITIES, ALL)), {"score": ""}),
+        (Variant("", {"score": "score"}), Variant("partly met counts as not met", {"score": "score_strict"})),
+        id="beam",
+        note="Sizes are apart from each other: compare rows of one size alone.",
+    ),
+)
+"""As papers have them."""

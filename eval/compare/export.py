@@ -1,12 +1,10 @@
-"""A comparison elsewhere than on its page: headlines on the terminal, all scores as CSV, the papers' tables as LaTeX."""
+"""A comparison elsewhere than on its page: headlines on the terminal, all scores as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +14,9 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from deltamem.html import page_templates, write_page
-from eval.compare.runs import Card, FinishedRun, bounds, metric_label
-from eval.compare.tables import (
-    BASELINES,
-    LAYOUTS,
-    OTHER_DATA,
-    WITHHELD,
-    Cell,
-    Column,
-    Comparison,
-    Table,
-    compare,
-    layout_of_scores,
-    paper_table,
-)
+from deltamem.html import write_page
+from eval.compare.runs import Card, FinishedRun, bounds
+from eval.compare.tables import BASELINES, Comparison, compare
 from eval.summary import ALL
 
 _LINES = 36  # Of one benchmark, as long as its table of headlines leaves room for any warnings
@@ -154,55 +140,3 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
                 "without": run.lacks.removeprefix("without "),
                 "commit": summary.making.git_commit,
             }
-
-
-def write_latex(runs: Sequence[FinishedRun], path: Path) -> None:
-    """Write a document with a table for each benchmark: the columns of the paper, a row for each run.
-
-    Raises:
-        DeltaMemError: If the file cannot be written.
-    """
-    # Braces are TeX's
-    environment = page_templates(Path(__file__).parent).overlay(
-        "<%", "%>", "<<", ">>", lstrip_blocks=False, keep_trailing_newline=True, autoescape=False
-    )
-    environment.filters["tex"] = escape
-    tables = [_latex_table(section) for section in compare(runs).values()]
-    write_page(path, environment.get_template("tables.tex.j2").render(tables=tables))
-
-
-def _latex_table(section: Comparison) -> tuple[str, Table, list[list[str]], list[str]]:
-    """What `tables.tex.j2` shows of a benchmark: caption, table, cells of each row as LaTeX, notes."""
-    runs, family = section.runs, section.runs[0].family
-    metric = next((run.headline.metric for run in runs if run.headline.metric), "")
-    layout = LAYOUTS[family][0] if family in LAYOUTS else layout_of_scores("by category", runs, [metric])
-    (variant, *_) = layout.variants
-    table = paper_table(replace(layout, variants=(variant,), note=""), runs)
-    measured = [row for row in table.rows if row.detail == variant.label]  # not what an audit found
-    rows = [[escape(row.label), *map(_latex_cell, table.columns, row.cells)] for row in measured]
-    caption = f"{table.title}, in percent ({metric_label(variant.label) or metric_label(metric) or 'scores'})."
-    if other := [run.name for run in runs if not run.published_data]:
-        caption += f" {OTHER_DATA} That is so for: {', '.join(other)}."
-    notes = [table.note] if table.note else []
-    for card in section.cards:
-        facts = [f"{name}: {value}" for name, value in card.facts.items()]
-        facts += [f"headline withheld: {card.run.headline.withheld}"] if card.run.headline.withheld else []
-        notes.append(f"{card.run.name}. {'; '.join(facts)}.")
-    return caption, table, rows, notes
-
-
-def _latex_cell(column: Column, cell: Cell | None) -> str:
-    if cell is None or cell.text == WITHHELD:
-        return r"\textit{withheld}" if cell else ""
-    interval = cell.small.partition("\n")[0] if column.group == ALL else ""
-    return escape(cell.text) + (rf" {{\tiny {escape(interval)}}}" if interval else "")
-
-
-_SPECIAL: dict[str, str | int | None] = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_SPECIAL |= {char: f"\\{char}" for char in "&%$#_{}"}
-
-
-def escape(text: str) -> str:
-    """Text that LaTeX sets as it is in T1; letters that its usual fonts lack become question marks."""
-    known = re.sub(r"[^\x20-\x7e\u00a1-\u017e\u2013\u2026]", "?", " ".join(text.split()))
-    return known.translate(str.maketrans(_SPECIAL))

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from deltamem import plugins
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval
 from deltamem.runs import read_records
 from deltamem.text import shortened
+from eval.benchmark import Benchmark
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
-
-FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam", "came", "momento")
 
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""
@@ -134,7 +134,13 @@ class FinishedRun:
     def family(self) -> str:
         """The benchmark without its variant, as its command calls it: ``HaluMem-Medium`` is ``halumem``."""
         lower = self.summary.benchmark.lower()
-        return next((name for name in FAMILIES if name in lower), lower)
+        return next((name for name in plugins.names("benchmarks") if name in lower), lower)
+
+    @property
+    def kind(self) -> type[Benchmark[Any]]:
+        """The benchmark itself, for its tables and labels; the base class where it is not installed."""
+        kind: type[Benchmark[Any]] = plugins.load_all("benchmarks").get(self.family, Benchmark)
+        return kind
 
     @property
     def published_data(self) -> bool:

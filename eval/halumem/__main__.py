@@ -61,6 +61,8 @@ class Halumem(Benchmark[HalumemConfig]):
     answer_prompt = "halumem_answer"
     uses_nltk = True
     tables = (scores.extraction_table, scores.outcomes_table, scores.retrieval_table)
+    layouts = scores.LAYOUTS
+    values = scores.VALUES
 
     def __init__(self, config: HalumemConfig) -> None:
         self.config = config

@@ -14,6 +14,8 @@ from rich.table import Table
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval, group_interval, percent_text, with_width
+from eval.compare.layout import Table as PaperTable
+from eval.compare.layout import Variant, columns_of
 from eval.halumem.data import QUESTION_TYPES, HalumemConfig
 from eval.metrics import cumulative_accuracy
 from eval.records import MemoryType, PointRecord, QuestionRecord
@@ -443,3 +445,52 @@ def _scoped(summary: Mapping[str, Any], names: Sequence[str], category: str) -> 
         found = (scores[metric].get(category) for metric in metrics if metric in scores)
         count = max((int(interval["count"]) for interval in found if interval is not None), default=0)
         yield scope, count, [score_cells(summary, metric, {category: count})[0] for metric in metrics]
+
+
+_OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
+_ANSWERS = columns_of({"update": None, "qa": None}, _OUTCOMES, {"update": "Updating", "qa": "QA"})
+_EXTRACTION = {"recall": "R", "weighted_recall": "Weighted R", "target_precision": "Target P", "accuracy": "Acc."}
+_EXTRACTION |= {"resistance": "FMR", "f1": "F1"}
+
+
+def _halumem(scope: str) -> dict[str, str]:
+    return {
+        "extraction/recall": f"recall({scope})",
+        "extraction/weighted_recall": f"weighted_recall({scope})",
+        "extraction/target_precision": f"target_accuracy({scope})",
+        "extraction/accuracy": f"weighted_accuracy({scope})",
+        "extraction/resistance": f"interference_accuracy({scope})",
+        **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
+        **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
+    }
+
+
+_STRICT = {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES}
+_HALUMEM = (
+    Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **_halumem("all")}, ALL),
+    Variant("failed judges left out", _halumem("valid"), ALL),
+    Variant("strict judge of answers, failed judges count", _STRICT, ALL),
+)
+
+LAYOUTS = (
+    PaperTable(
+        "as in Tables 3 and 6 of the DeltaMem paper",
+        (*columns_of({"extraction": None}, {"f1": "F1"}), *_ANSWERS),
+        _HALUMEM,
+        id="halumem",
+        note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
+    ),
+    PaperTable(
+        "as in Table 3 of the HaluMem paper",
+        (*columns_of({"extraction": None}, _EXTRACTION), *_ANSWERS),
+        _HALUMEM,
+        id="operations",
+    ),
+)
+"""As papers have them."""
+
+VALUES: Mapping[str, Value] = {
+    "correct_qa_ratio(all)": verdict_value("qa"),
+    "strict_correct_qa_ratio(all)": verdict_value("qa_strict"),
+}
+"""What a question is worth by the scores of the judges."""

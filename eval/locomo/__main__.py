@@ -37,6 +37,7 @@ class Locomo(Benchmark[LocomoConfig]):
     answer_prompt = "answer_locomo"
     uses_nltk = True
     tables = (scores.table, scores.adversarial_table)
+    layouts = scores.LAYOUTS
 
     def __init__(self, config: LocomoConfig) -> None:
         self.config = config

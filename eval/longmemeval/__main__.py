@@ -31,6 +31,8 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     answer_prompt = "answer_longmemeval"
     answer_fields = ("context", "date", "question")
     tables = (scores.table,)
+    layouts = scores.LAYOUTS
+    values = scores.VALUES
 
     def __init__(self, config: LongMemEvalConfig) -> None:
         """Read the questions; their haystacks stay in the file."""

@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from deltamem.intervals import group_interval
+from eval.compare.layout import Table as PaperTable
+from eval.compare.layout import Variant, columns_of
 from eval.headline import SCOPES
 from eval.longmemeval.data import TYPES, LongMemEvalConfig, is_abstention, session_of
 from eval.metrics import recall_at
@@ -88,3 +90,15 @@ def table(summary: Mapping[str, Any]) -> Table:
     """Scores by type of question."""
     caption = "95% intervals: bootstrap over questions. Recall: whether the text of a passage still holds what was said."
     return category_table(summary, caption, lambda name: name.replace("-", "-\n"))
+
+
+LAYOUTS = (
+    PaperTable(
+        "as in Table 3 of the Zep paper",
+        columns_of(TYPES | {ALL: sum(TYPES.values())}, {"accuracy": ""}),
+        (Variant("", {"accuracy": "accuracy"}),),
+        id="longmemeval",
+        note="Published rows are of the file before its histories were cleaned in September 2025.",
+    ),
+)
+"""As papers have them."""

@@ -17,6 +17,7 @@ from eval.personamem import scores
 from eval.personamem.data import (
     BATCH_TURNS,
     FIRST_DAY,
+    LABELS,
     History,
     PersonaMemConfig,
     in_order,
@@ -40,6 +41,9 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     answer_prompt = "answer_personamem"
     answer_fields = ("context", "question", "options")
     tables = (scores.table,)
+    layouts = scores.LAYOUTS
+    labels = LABELS
+    values = scores.VALUES
 
     def __init__(self, config: PersonaMemConfig) -> None:
         self.config = config

@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
+from eval.compare.layout import Table as PaperTable
+from eval.compare.layout import Variant, columns_of
 from eval.metrics import pass_at_k
-from eval.personamem.data import LABELS, PersonaMemConfig, Sample, in_order
+from eval.personamem.data import COUNTS_32K, LABELS, PersonaMemConfig, Sample, in_order
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
@@ -209,3 +211,22 @@ def _caption(summary: Mapping[str, Any]) -> str:
     if letters["several"] or letters["none"]:
         lines.append(f"{letters['several']} answers name several letters, {letters['none']} none: they count as wrong.")
     return "\n".join(lines)
+
+
+LAYOUTS = (
+    PaperTable(
+        "as in Table 2 of the DeltaMem paper",
+        columns_of(COUNTS_32K | {ALL: sum(COUNTS_32K.values())}, {"accuracy": ""}, LABELS),
+        (
+            Variant("official rule", {"accuracy": "accuracy"}),
+            Variant("final answer alone", {"accuracy": "accuracy_final"}),
+        ),
+        id="personamem",
+        note="The official rule, which papers use, has two guesses: the letter of the final answer, else the only one "
+        "that the text names.",
+    ),
+)
+"""As papers have them."""
+
+VALUES: Mapping[str, Value] = {"accuracy": answer_value(CORRECT), "accuracy_final": answer_value(FINAL)}
+"""What a question is worth by the scores of answers."""

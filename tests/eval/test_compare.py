@@ -10,22 +10,19 @@ from typing import Any
 import pytest
 from compare_cases import add, edited, headline, ingest, interval, question, records, write_run
 
+from deltamem import plugins
 from deltamem.errors import DeltaMemError
+from eval.compare.layout import PublishedTable, Row, Table, published_tables
 from eval.compare.page import render
 from eval.compare.runs import FinishedRun, differences, load_runs, warnings_of
 from eval.compare.tables import (
-    LAYOUTS,
-    LOCOMO_COUNTS,
-    PublishedTable,
-    Row,
-    Table,
     compare,
     judge_table,
     paired_differences,
     paper_tables,
-    published_tables,
     score_table,
 )
+from eval.locomo.scores import COUNTS as LOCOMO_COUNTS
 from eval.personamem.data import COUNTS_32K
 from eval.records import Cost
 
@@ -83,8 +80,9 @@ def test_warnings_of_an_incomplete_and_of_a_resumed_run(tmp_path: Path) -> None:
 
 
 def test_every_published_table_belongs_to_a_layout() -> None:
-    columns = {layout.id: {column.key for column in layout.columns} for layouts in LAYOUTS.values() for layout in layouts}
-    for table in published_tables():
+    kinds = plugins.load_all("benchmarks").values()
+    columns = {layout.id: {column.key for column in layout.columns} for kind in kinds for layout in kind.layouts}
+    for table in every_published_table():
         assert set(table.columns) <= columns[table.table], table.source
         assert len(set(table.columns)) == len(table.columns)
         assert all(value is None or 0 <= value <= 100 for values in table.rows.values() for value in values)
@@ -92,9 +90,14 @@ def test_every_published_table_belongs_to_a_layout() -> None:
         assert table.doubts.keys() <= table.rows.keys(), table.source
 
 
+def every_published_table() -> list[PublishedTable]:
+    kinds = plugins.load_all("benchmarks").values()
+    return [table for kind in kinds for table in published_tables(kind.published())]
+
+
 def published(layout: str) -> list[tuple[str, dict[str, float], PublishedTable]]:
     """The rows of a layout: system, values, where they come from."""
-    tables = [table for table in published_tables() if table.table == layout]
+    tables = [table for table in every_published_table() if table.table == layout]
     return [(system, table.values(system), table) for table in tables for system in table.rows]
 
 

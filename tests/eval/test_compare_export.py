@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
-import shutil
-import subprocess
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,11 @@ from compare_cases import ORDER, edited, headline, ingest, interval, question, r
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from eval.compare.export import escape, print_comparison, write_csv, write_latex
+from eval.compare.export import print_comparison, write_csv
 from eval.compare.page import colour, mark, mark_svg, spread_apart, write_report
 from eval.compare.runs import FinishedRun, load_runs
 
 SYSTEMS = ("none", "full_context", "naive_rag", "deltamem", "mem0", "langmem", "oracle")
-ODD = r"50% & $x_1$ #~^\{} <|> Zoë 日本"
 
 
 def seven(tmp_path: Path, **changes: Any) -> list[FinishedRun]:
@@ -88,41 +84,7 @@ def test_csv_has_every_score_and_no_number_that_is_withheld(tmp_path: Path) -> N
     assert keys["locomo_deltamem", "strict", "all", "1024"]["score"] == ""
 
 
-def test_latex_has_the_columns_of_the_paper_and_everything_is_escaped(tmp_path: Path) -> None:
-    runs = seven(tmp_path)
-    odd = write_run(
-        tmp_path / ODD.replace("/", "|"), [question("c0/1", "temporal")], data={"sha256": "c", "published": False}
-    )
-    path = tmp_path / "tables.tex"
-    write_latex(runs, path)
-    text = path.read_text(encoding="utf-8")
-    said = ("Single-hop 841", r"\multicolumn{3}{c}{Overall 1,540}", r"locomo\_naive\_rag & ", r"\textit{withheld}")
-    assert all(expected in text for expected in said)
-    rows = [line for line in text.splitlines() if line.startswith("locomo") and " & " in line]
-    assert len(rows) == 7 and all(row.count(" & ") == 15 for row in rows)
-    write_latex([*runs, *load_runs([odd])], path)
-    text = path.read_text(encoding="utf-8")
-    assert "841" not in text and "not known to be the published file" in text
-    assert text.count("{") == text.count("}") and not re.search(
-        r"(?<![\\{])[#$%_^~]", text.partition(r"\begin{document}")[2]
-    )
-    assert escape(ODD) == (
-        r"50\% \& \$x\_1\$ \#\textasciitilde{}\textasciicircum{}\textbackslash{}\{\} "
-        r"<|> Zoë ??"
-    )
-    if shutil.which("pdflatex"):
-        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", path.name]
-        assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
-
-
-def test_a_benchmark_that_is_in_no_paper_has_its_headline_by_category(tmp_path: Path) -> None:
-    run = edited(write_run(tmp_path / "run", [question("c0/1", "temporal")], benchmark="Other"), headline=headline())
-    write_latex(load_runs([run]), tmp_path / "tables.tex")
-    text = (tmp_path / "tables.tex").read_text()
-    assert r"\multicolumn{1}{r}{Temporal 1} & \multicolumn{1}{r}{Overall} \\" in text and "run & 100.00" in text
-
-
-@pytest.mark.parametrize("write", [write_csv, write_latex, lambda runs, path: write_report(runs, path)])
+@pytest.mark.parametrize("write", [write_csv, lambda runs, path: write_report(runs, path)])
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, write: Any) -> None:
     runs = load_runs([write_run(tmp_path / "run", [question("c0/1", "temporal")])])
     for path in (tmp_path / "nowhere" / "file", tmp_path):

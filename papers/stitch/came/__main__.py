@@ -43,6 +43,7 @@ class Came(Benchmark[CameConfig]):
     config_dir = Path(__file__).parents[1] / "configs"
     answer_prompt = "papers.stitch.prompts:answer_came"
     tables = (scores.table,)
+    layouts = scores.LAYOUTS
 
     def __init__(self, config: CameConfig) -> None:
         self.config = config

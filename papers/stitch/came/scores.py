@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from eval.compare.layout import Table as PaperTable
+from eval.compare.layout import Variant, columns_of
 from eval.records import QuestionRecord
 from eval.summary import (
+    ALL,
     Value,
     answer_value,
     category_table,
@@ -134,3 +137,16 @@ def table(summary: Mapping[str, Any]) -> Table:
     return category_table(
         summary, "recall: of evidence among the sources of passages; reader_f1: a perfect reader of what was found"
     )
+
+
+LAYOUTS = (
+    PaperTable(
+        "as in Table 1 of the STITCH paper",
+        columns_of({ALL: None}, {"precision": "P", "recall": "R", "f1": "F1", "reader": "F1 of a perfect reader"}),
+        (Variant("", {name: f"answer_{name}" for name in ("precision", "recall", "f1")} | {"reader": "reader_f1"}),),
+        id="came",
+        note="Published rows are of the paper's own data: sizes and types of questions are alike; words, "
+        "worlds and models are not. Compare rows of one size alone.",
+    ),
+)
+"""As papers have them."""
