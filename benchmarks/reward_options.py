@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -24,9 +25,12 @@ from deltamem.embedding import OFFLINE_MODEL, CachedEmbedder, load_embedder
 from deltamem.episode import Trajectory
 from deltamem.memory import Event
 from deltamem.sessions import LabelledSession, read_sessions
-from rewards.adversaries import ADVERSARIES, SLOPPY, wrong_targets
 from rewards.probes import PROBES, Probe, play
 from rewards.reward import RewardOptions, score
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "rewards"))
+
+from adversaries import ADVERSARIES, SLOPPY, wrong_targets
 
 ORDER = ("do_nothing", "copy_all", "gold_as_add", "sloppy", "gold")
 """What each policy must earn less than the next."""

@@ -129,31 +129,6 @@ def fetch(
     data.fetch(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))
 
 
-@app.command()
-def attack(
-    part: Annotated[
-        str | None,
-        typer.Argument(help="system, answerer or judge: of yours; the harness itself without.", show_default=False),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A system by its name, or module:callable; keys of python -m eval.locomo, as base_url=... judge.model=...",
-            show_default=False,
-        ),
-    ] = None,
-) -> int:
-    """Try to get a score that was not earned: out of the harness, or out of a part of yours; 1 if that works."""
-    console = Console(highlight=False)
-    if part is None:
-        from eval.attacks import run_attacks
-
-        return run_attacks(console)
-    from eval.attack_parts import run_part
-
-    return run_part(part, arguments or [], console)
-
-
 def main() -> NoReturn:
     """Run the sub-command that the command line names and exit; bad input is one sentence and exit code 2."""
 

@@ -19,7 +19,7 @@ from eval.systems.base import System
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What plays a part of a run in place of what the configuration would make, for tests and attacks."""
+    """What plays a part of a run in place of what the configuration would make, for tests."""
 
     system: System | None = None
     answerer: Answerer | None = None  # Stands for a model that answers, so its answers are judged

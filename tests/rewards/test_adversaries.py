@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from adversaries import ADVERSARIES, SLOPPY, kept_values, wrong_targets
 from episode_texts import WordEmbedder
 from omegaconf import OmegaConf
 from probe_cases import START, session
@@ -14,7 +15,6 @@ from probe_cases import START, session
 from deltamem.config import CONFIGS
 from deltamem.embedding import CachedEmbedder
 from deltamem.memory import Event, Memory, MemoryState, Operation
-from rewards.adversaries import ADVERSARIES, SLOPPY, kept_values, wrong_targets
 from rewards.cues import ranked_by_vectors
 from rewards.probes import PROBES, Surface, play
 from rewards.reward import RewardOptions, score

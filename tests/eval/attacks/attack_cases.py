@@ -1,4 +1,4 @@
-"""An invented benchmark in LoCoMo's format, with an honest system, answerer and judge: what attacks are measured against.
+"""An invented benchmark in LoCoMo's format, with an honest system, answerer and judge, and runs in which one of them is not.
 
 Names and facts are drawn with a seed, so no model can know them, and every gold answer stands word for word in its turns.
 """
@@ -12,21 +12,32 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from rich.console import Console
+
+from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, Usage
 from deltamem.prompts import Prompt
+from eval import runner
 from eval.answer import LLMAnswerer, Sampler
+from eval.benchmark import Benchmark
+from eval.compare.runs import load_runs
+from eval.compare.tables import compare
 from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
+from eval.locomo.__main__ import Locomo
+from eval.parts import Parts
+from eval.personamem.__main__ import PersonaMem
 from eval.personamem.data import COLUMNS
-from eval.records import Verdict
+from eval.records import QuestionRecord, Verdict
+from eval.summary import ALL
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer
 from eval.systems.baselines import Baseline
 
@@ -320,3 +331,91 @@ def write_letters(folder: Path) -> dict[str, str]:
         contexts.append(json.dumps({f"{number}" * 8: messages}) + "\n")
     (folder / "shared_contexts_32k.jsonl").write_text("".join(contexts), encoding="utf-8")
     return letters
+
+
+K = 5
+RECALL = f"recall@{K}"
+SKILL = 45
+"""Percent of the questions that the honest model answers rightly where it is shown what it needs."""
+
+
+class Result:
+    """The folder of a run, as its reader and a naive harness see it; scores in percent."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read it."""
+        (self.run,) = load_runs([folder])
+        self.summary, self.head = self.run.summary, self.run.headline
+        self.warnings = " ".join(self.summary.warnings)
+        self.pooled = [record for record in self.run.questions if record.category != "adversarial"]
+        self.withheld = self.head.withheld is not None
+        self.recalled = self.summary.scores.get(RECALL, {}).get(ALL)
+        # Also where they are withheld
+        self.score, self.recall = (100 * one.estimate if one else 0.0 for one in (self.head.score, self.recalled))
+        # Of the verdicts that there are
+        labels = [one.verdicts["lenient"].label for record in self.pooled for one in record.answers if one.verdicts]
+        self.naive_score = 100 * share(label == "correct" for label in labels if label)
+        # By the sources that the system claims, of the questions that could be searched for
+        self.naive_recall = 100 * share(self._claimed(one) for one in self.pooled if one.evidence and one.error is None)
+
+    def _claimed(self, record: QuestionRecord) -> float:
+        sources = {turn for one in record.retrieved[:K] for turn in self.run.passages[one.passage].sources}
+        return sum(turn in sources for turn in record.evidence) / len(record.evidence)
+
+
+class Lab:
+    """Runs attacks in a folder, each in one of its own, against one honest run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Invent the benchmark."""
+        self.folder = folder
+        self.world = World(0)
+        self.letters = write_letters(folder)
+        data = self.world.write(folder / "invented.json")
+        keys: dict[type[Benchmark[Any]], list[str]] = {
+            Locomo: [f"data={data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true"],
+            PersonaMem: [f"data={folder}", "answer.runs=1"],
+        }
+        fixed = [f"base_url={URL}", "answer.model=scripted", "judge.model=judge", "resamples=20"]
+        # Once, as composing takes as long as many of the runs.
+        self._configs = {kind: composed(kind.name.lower(), [*fixed, *own]) for kind, own in keys.items()}
+
+    def run(
+        self,
+        name: str,
+        *keys: str,
+        kind: type[Benchmark[Any]] = Locomo,
+        find: Find | None = turns_of,
+        refuses: Callable[[DialogueSession], bool] = lambda session: False,
+        replies: Replies | None = None,
+        model: Callable[..., ScriptedModel] | None = None,
+        label: Label = fair,
+    ) -> Result:
+        """Run LoCoMo or PersonaMem with configuration keys such as ``limit=9``.
+
+        What is not replaced is honest. The system is configured where there is no `find`, and the answerer where a `model`
+        is made for it.
+        """
+        judges = {judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")}
+        parts = Parts(
+            system=ScriptedSystem("scripted", find, refuses) if find else None,
+            answerer=None if model else answerer(replies or reader(self.world, SKILL)),
+            judges=judges if kind is Locomo else None,
+        )
+        chosen = self._configs[kind].copy()
+        chosen.merge_with_dotlist([f"out={self.folder / name}", *keys])
+        config = validated(chosen, kind.config_type)
+        if model is not None:
+            config = config.model_copy(update={"answer": answered_by(model, config.answer, self.folder)})
+        runner.evaluate(kind, config, Console(quiet=True), parts)
+        return Result(self.folder / name)
+
+    @cached_property
+    def honest(self) -> Result:
+        """The run that attacks want to look better than."""
+        return self.run("honest")
+
+    def warned(self, word: str, *results: Result) -> list[str]:
+        """Where a comparison says that the runs differ in something by this name."""
+        (section,) = compare([result.run for result in results]).values()
+        return [sentence for sentence in section.differences if word in sentence]
