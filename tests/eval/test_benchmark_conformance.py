@@ -19,6 +19,7 @@ from typing import Any
 import answering_cases
 import pytest
 from benchmark_cases import CASES, Case, Notebook, command, files, finish, prepare, records, sent, served, start
+from eval.invented import ScriptedSystem
 from rich.console import Console
 from scripted_server import Reply, completion, failure, is_check, serve
 
@@ -30,7 +31,6 @@ from eval.compare.page import render
 from eval.compare.runs import load_runs
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
-from eval.invented import ScriptedSystem
 from eval.records import AnswerRecord, QuestionRecord, Verdict
 from eval.summary import answer_value, metric_scores, retrieval_values
 from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
