@@ -18,8 +18,8 @@ from typing import Any
 
 import answering_cases
 import pytest
+from attack_cases import ScriptedSystem
 from benchmark_cases import CASES, Case, Notebook, command, files, finish, prepare, records, sent, served, start
-from eval.invented import ScriptedSystem
 from rich.console import Console
 from scripted_server import Reply, completion, failure, is_check, serve
 
