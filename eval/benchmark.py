@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -114,10 +114,11 @@ class Report:
     more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark
 
 
-Asker = Callable[[QuestionRecord, Memory], Awaitable[QuestionRecord]]
-"""Asks a question of a store that holds all sessions before it, and returns its record with the answers.
+Asker = Callable[[QuestionRecord, Memory], AsyncIterator[QuestionRecord]]
+"""Asks a question of a store that holds all sessions before it; gives its record after each answer.
 
-What goes wrong in a question belongs into its answers' `error`; what is raised ends the run.
+The question has the answers of an earlier run, of which those without an error are kept. What goes wrong belongs into the
+`error` of an answer; what is raised ends the run.
 """
 
 

@@ -463,7 +463,10 @@ class Run:
         record = self.benchmark.prepare(record)
         record = record.model_copy(update={"notes": record.notes + notes})
         if self.asker is not None:
-            self.files.questions.add(await self.asker(record, memories[0]))
+            earlier = self.files.questions.get(record.key)
+            asked = record if earlier is None else record.model_copy(update={"answers": earlier.answers})
+            async for answered in self.asker(asked, memories[0]):
+                self.files.questions.add(answered)
             return
         k, config, ranked = self.benchmark.k, self.config, self.system.ranked
         depth = max(k, config.budget_k) if config.budgets else k
@@ -624,7 +627,7 @@ class Run:
     def _found(self, key: str) -> QuestionRecord | None:
         if self.benchmark.asks:  # then nothing is searched for on its own
             record = self.files.questions.get(key)
-            return record if record is not None and record.complete else None
+            return record if record is not None and record.complete and len(record.answers) == self.config.runs else None
         record = self.files.retrieved.get(key)
         return None if record is None or record.error is not None else record
 

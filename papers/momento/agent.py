@@ -77,7 +77,7 @@ class Toolbox:
 
 
 @dataclass(frozen=True)
-class Said:
+class UserMessage:
     """A user's message, with the pictures that come with it as data URLs."""
 
     text: str
@@ -89,7 +89,7 @@ class Agent(Protocol):
 
     cost: Cost
 
-    async def turn(self, said: Said, memory: Sequence[str]) -> str:
+    async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
         """Reply to a message, given what was recalled for it, oldest first.
 
         Raises:
@@ -163,7 +163,7 @@ class LLMAgent:
         self._tools = [tool.schema() for tool in tools.TOOLS.values()]
         self._history: list[dict[str, Any]] = []
 
-    async def turn(self, said: Said, memory: Sequence[str]) -> str:
+    async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
         """See `Agent`."""
         system = self._prompt.fill(
             user_id=self._task.user_id,
@@ -172,13 +172,13 @@ class LLMAgent:
             rounds=str(self._rounds),
         )
         head = {"role": "system", "content": system}
-        pictures = [{"type": "image_url", "image_url": {"url": url}} for url in said.images]
-        content = [{"type": "text", "text": said.text}, *pictures] if pictures else said.text
+        pictures = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        content = [{"type": "text", "text": message.text}, *pictures] if pictures else message.text
         self._history.append({"role": "user", "content": content})
         for _ in range(self._rounds):
             answer = await self._chat(head, self._tools)
             if pictures:  # seen once; they would fill the window
-                self._history[-1] = {"role": "user", "content": f"{said.text}\n(picture)"}
+                self._history[-1] = {"role": "user", "content": f"{message.text}\n(picture)"}
                 pictures = []
             if not answer.tool_calls:
                 return self._replied(answer)
@@ -318,13 +318,13 @@ class ScriptedAgent:
         self._tools, self._task, self._reader = toolbox, task, reader
         self._planned: tuple[str, dict[str, Any], str] | None = None  # a call, and what to say once it is done
 
-    async def turn(self, said: Said, memory: Sequence[str]) -> str:
+    async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
         """See `Agent`."""
         if self._planned is not None:
             (name, arguments, told), self._planned = self._planned, None
             done = await self._tools.call(name, **arguments)
             return "I am sorry, that was refused." if done is None else told.format(total=float(done.get("total_price", 0)))
-        matches = ((topic, form_pattern(opening).fullmatch(said.text)) for topic, opening in OPENINGS.items())
+        matches = ((topic, form_pattern(opening).fullmatch(message.text)) for topic, opening in OPENINGS.items())
         topic, asked = next(((topic, match.groupdict()) for topic, match in matches if match is not None), ("", {}))
         if not topic:
             return "I am sorry, I do not understand."
@@ -379,7 +379,7 @@ class ScriptedAgent:
         return "I have everything. Shall I go ahead?"
 
 
-def with_images(text: str, task: Task, folder: Path | None) -> Said:
+def with_images(text: str, task: Task, folder: Path | None) -> UserMessage:
     """A user's message with the pictures that it names.
 
     Raises:
@@ -387,7 +387,7 @@ def with_images(text: str, task: Task, folder: Path | None) -> Said:
     """
     wanted = [int(number) for match in _IMAGE.finditer(text) for number in re.findall(r"\d+", match[1])]
     if not wanted:
-        return Said(text)
+        return UserMessage(text)
     paths = {image.id: image.path for image in task.images}
     urls = []
     for number in dict.fromkeys(wanted):
@@ -398,4 +398,4 @@ def with_images(text: str, task: Task, folder: Path | None) -> Said:
             raise DeltaMemError(f"the picture {paths[number]} of task {task.task_id} is not in images={folder}")
         kind = mimetypes.guess_type(path.name)[0] or "image/jpeg"
         urls.append(f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}")
-    return Said(_IMAGE.sub("", text).strip(), tuple(urls))
+    return UserMessage(_IMAGE.sub("", text).strip(), tuple(urls))

@@ -1,95 +1,36 @@
-"""The tables of the restaurant service, and its state in SQLite, and what databases have in common.
+"""The state of the restaurant service in PostgreSQL with pgvector, on a server of the user's or on a private one.
 
-Both run the same SQL of `papers.momento.service`. What an agent writes goes through `papers.momento.sql`, and is refused
-by the database besides: SQLite has an authorizer, and for sessions a database that holds those of one user only.
+What agents write goes through `papers.momento.sql`, and is refused by the database besides: one role reads the tables of the
+service, another by row level security a user's own sessions, and neither may call anything that does more than compute.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sqlite3
-import time as clock
-from abc import ABC, abstractmethod
+import secrets
+import subprocess
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, date, datetime, time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from datetime import date, time
 from decimal import Decimal
-from itertools import islice
-from typing import Any, ClassVar
-from uuid import UUID
+from importlib.util import find_spec
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, cast
 
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
 from papers.momento import sql
-from papers.momento.policies import CallError, PolicyViolationError
-
-Row = dict[str, Any]
-Selected = tuple[list[str], list[Row]]
-"""Names of the columns, and the rows."""
-
-ENUMS: dict[str, tuple[str, ...]] = {
-    "gender": ("male", "female", "other"),
-    "payment_type": ("credit_card", "debit_card", "paypal", "apple_pay", "google_pay", "cash"),
-    "reservation_status": ("confirmed", "cancelled", "completed", "no_show"),
-    "order_status": ("created", "confirmed", "preparing", "ready", "picked_up", "on_the_way", "delivered", "cancelled"),
-    "fulfillment_type": ("pickup", "delivery"),
-    "delivery_provider": ("swiftdrop", "foodfly", "quickdish", "mealdash", "carryeats"),
-    "membership_tier": ("basic", "silver", "gold", "platinum"),
-    "membership_status": ("active", "cancelled", "expired"),
-    "message_role": ("user", "assistant", "tool"),
-}
-"""Types of columns with few values, in the order in which they are sorted."""
-
-
-def _columns(text: str) -> dict[str, str]:
-    return dict(column.split() for column in text.split(", "))
-
-
-TABLES: dict[str, dict[str, str]] = {
-    "users": _columns(
-        "id text, first_name text, last_name text, email text, gender gender, address1 text, address2 text, city text, "
-        "state text, country text, zip text, phone text, created_at timestamp"
-    ),
-    "payment_methods": _columns("id uuid, user_id text, type payment_type, details json, created_at timestamp"),
-    "restaurants": _columns(
-        "id uuid, name text, description text, address text, city text, country text, lat real, lon real, cuisines list, "
-        "price_range_lower integer, price_range_upper integer, opening_hours json, capacity integer, amenities list, "
-        "image_url list"
-    ),
-    "menu_items": _columns(
-        "id uuid, restaurant_id uuid, name text, description text, categories list, cuisines list, price money, "
-        "image_url list"
-    ),
-    "reservations": _columns(
-        "id uuid, user_id text, restaurant_id uuid, date date, time time, party_size integer, special_requests text, "
-        "duration_minutes integer, status reservation_status, created_at timestamp"
-    ),
-    "orders": _columns(
-        "id uuid, user_id text, restaurant_id uuid, fulfillment fulfillment_type, status order_status, total_price money, "
-        "currency text, delivery_provider_name delivery_provider, delivery_address text, special_instructions text, "
-        "created_at timestamp, updated_at timestamp"
-    ),
-    "order_items": _columns(
-        "id uuid, order_id uuid, menu_item_id uuid, name text, price money, quantity integer, notes text"
-    ),
-    "memberships": _columns(
-        "id uuid, user_id text, tier membership_tier, status membership_status, start_date date, end_date date, "
-        "created_at timestamp, updated_at timestamp"
-    ),
-    "sessions": _columns(
-        "id uuid, user_id text, started_at timestamp, ended_at timestamp, summary text, extracted_facts json, "
-        "embedding vector"
-    ),
-    "session_messages": _columns("id uuid, session_id uuid, role message_role, content json, seq integer"),
-}
-"""Columns of each table with their types."""
-
-SESSION_TABLES = ("sessions", "session_messages")
-READABLE = tuple(name for name in TABLES if name not in SESSION_TABLES)
-"""What ``execute_sql`` may read: not the tables of sessions, because how a memory finds these is under test."""
+from papers.momento.policies import CallError, DatabaseFailedError, PolicyViolationError
+from papers.momento.schema import ENUMS, READABLE, SESSIONS, TABLES, Row, typed_rows
 
 SECONDS = 2.0
 """How long a query of an agent may take."""
@@ -97,135 +38,150 @@ TOO_LONG = f"Query took longer than {SECONDS:g} s"
 
 _LONGEST_RESULT = 200_000
 _MOST_RECALLED = 1000
-_KINDS = {column: kind for columns in TABLES.values() for column, kind in columns.items()}
+_MOST_ON_DISK = "256MB"
+_USER_SETTING = "momento.user_id"
+_READER, _RECALLER = "reader", "recaller"
+_STABLE_ALLOWED = (
+    "'extract', 'date_part', 'date_trunc', 'to_char', 'concat', 'timestamptz_pl_interval', 'timestamptz_mi_interval', "
+    "'array_to_string'"
+)
+
+# Whoever may SELECT could otherwise sleep, read settings and the catalog, or run a query that is a string. Immutable
+# functions can do nothing but compute; what casts and aggregates need is among them.
+_LOCK_DOWN = f"""
+REVOKE ALL ON ALL TABLES IN SCHEMA pg_catalog, information_schema FROM PUBLIC;
+REVOKE USAGE ON SCHEMA information_schema FROM PUBLIC;
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+DO $$ DECLARE signature text; BEGIN
+    FOR signature IN
+        SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = 'pg_catalog' AND NOT (
+            (p.provolatile = 'i' AND p.proname NOT LIKE 'pg\\_%' AND p.proname NOT LIKE '%\\_to\\_xml%')
+            OR p.proname IN ({_STABLE_ALLOWED})
+            OR p.oid IN (SELECT oprcode FROM pg_operator WHERE oprcode <> 0)
+            OR p.oid IN (SELECT castfunc FROM pg_cast WHERE castfunc <> 0))
+    LOOP EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || signature || ' FROM PUBLIC'; END LOOP;
+END $$;
+"""
+
+# See `sql.LONGEST_VALUE`. What an aggregate collects before it gets here is bounded by time, and by the memory of a process.
+_BOUNDED = """
+CREATE FUNCTION bounded(value anyelement, most integer) RETURNS anyelement LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
+    IF pg_column_size(value) > 4 * most OR octet_length(value::text) > most THEN
+        RAISE EXCEPTION 'a value has more than % bytes', most;
+    END IF;
+    RETURN value;
+END $$;
+"""
 
 
-def amount(value: float | str | Decimal) -> Decimal:
-    """An amount of money, with the digits that it was given with."""
-    return Decimal(str(value))
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
-def check_texts(name: str, value: Any) -> None:
-    """Refuse texts in a JSON value that JSON allows and databases do not hold.
-
-    Raises:
-        DeltaMemError: Naming what the value is.
-    """
-    if isinstance(value, str) and any(one == "\0" or "\ud800" <= one <= "\udfff" for one in value):
-        raise DeltaMemError(f"{name} holds characters that no text has")
-    for one in value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else ():
-        check_texts(name, one)
-
-
-def is_storable(number: float) -> bool:
-    """Whether a number fits into PostgreSQL's integer; NaN and infinity do not."""
-    return -(2**31) <= number < 2**31
+def _schema_sql() -> str:
+    types = {"money": "numeric", "json": "jsonb", "list": "text[]", "timestamp": "timestamptz", "real": "float8"}
+    statements = ["CREATE EXTENSION vector"]
+    statements += [f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, of))})" for name, of in ENUMS.items()]
+    for table, columns in TABLES.items():
+        typed = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
+        statements.append(f"CREATE TABLE {table} ({typed}, PRIMARY KEY (id))")
+    statements.append("CREATE INDEX ON menu_items(restaurant_id)")
+    return "; ".join(statements) + ";" + _LOCK_DOWN + _BOUNDED
 
 
-def typed_rows(table: str, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """Rows as values for all columns, in the form in which tools give them, so that both databases see the same.
-
-    Raises:
-        DeltaMemError: If a row has no id of its own, or a value is not of its column's type.
-    """
-    ids = [row.get("id") for row in rows]
-    if None in ids or len(set(map(str, ids))) < len(ids):
-        raise DeltaMemError(f"each row of {table} needs an id of its own")
-    return [[_typed(name, row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
-
-
-def _typed(name: str, value: Any, kind: str) -> Any:
-    if value is None:
-        return None
-    check_texts(name, value)
-    if kind in ENUMS and value not in ENUMS[kind]:
-        raise DeltaMemError(f"{value!r} is none of {', '.join(ENUMS[kind])}")
-    try:
-        if type(value) not in _GIVEN.get(kind, (type(value),)):
-            raise TypeError
-        made = _TYPERS.get(kind, _same)(value)
-        if kind in ("integer", "real", "money") and not is_storable(made):
-            raise ValueError
-        return made
-    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise DeltaMemError(f"the {name} {str(value)[:40]!r} is not of the type {kind}") from error
+def _role_sql(role: str, password: str, tables: Sequence[str]) -> str:
+    settings = {
+        "default_transaction_read_only": "on",
+        "statement_timeout": round(1000 * SECONDS),
+        "temp_file_limit": f"'{_MOST_ON_DISK}'",
+        "max_parallel_workers_per_gather": 0,
+    }
+    return "; ".join(
+        [
+            f"CREATE ROLE {role} LOGIN PASSWORD '{password}'",
+            *(f"ALTER ROLE {role} SET {name} = {value}" for name, value in settings.items()),
+            f'GRANT EXECUTE ON FUNCTION pg_column_size("any") TO {role}',
+            f"GRANT USAGE ON SCHEMA public TO {role}",
+            f"GRANT SELECT ON {', '.join(tables)} TO {role}",
+        ]
+    )
 
 
-def _same(value: Any) -> Any:
-    return value
+def _own_sessions_sql(role: str) -> str:
+    return (
+        f"ALTER TABLE {SESSIONS} ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON {SESSIONS} FOR SELECT TO {role} "
+        f"USING (user_id = current_setting('{_USER_SETTING}', true)); "
+        f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {role}"
+    )
 
 
-def _timestamp(value: str | datetime) -> datetime:
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+class Database:
+    """A database of its own on a server whose superuser we are; one trial at a time."""
 
+    def __init__(self, url: str, name: str, roles: Mapping[str, tuple[str, str]]) -> None:
+        """Connect; `roles` are those that read, by what for, with their passwords.
 
-_GIVEN = {"text": (str,), "list": (list,), "integer": (int,), "real": (int, float), "date": (str, date), "time": (str, time)}
-_TYPERS: dict[str, Callable[[Any], Any]] = {
-    "money": amount,
-    "date": lambda value: date.fromisoformat(str(value)),
-    "time": lambda value: time.fromisoformat(str(value)).replace(tzinfo=None),
-    "timestamp": _timestamp,
-    "uuid": lambda value: str(UUID(value)),
-    "vector": lambda value: [float(one) for one in value],
-}
-"""What makes of what is given a value of each type, or raises."""
+        Raises:
+            psycopg.Error: If that fails.
+        """
+        ours: dict[str, Any] = {"dbname": name, "autocommit": True, "options": "-c TimeZone=UTC"}
+        with ExitStack() as stack:
+            self._owner = stack.enter_context(closing(psycopg.connect(url, row_factory=dict_row, **ours)))
+            self._readers = {
+                kind: stack.enter_context(closing(psycopg.connect(url, user=role, password=password, **ours)))
+                for kind, (role, password) in roles.items()
+            }
+            for connection in (self._owner, *self._readers.values()):
+                connection.adapters.register_loader("uuid", TextLoader)
+            self.close = stack.pop_all().close
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "money": amount,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    **dict.fromkeys(("json", "list", "vector"), json.loads),
-}
-"""What reads what SQLite stored."""
-
-
-class DatabaseFailedError(DeltaMemError):
-    """The database went away, or is out of room: no result of a call, and a trial that meets it has failed."""
-
-    def __init__(self, cause: Exception) -> None:
-        """Repeat what the database said first."""
-        said = str(cause).partition("\n")[0]
-        super().__init__(f"the database failed: {said}")
-
-
-class Database(ABC):
-    """Where the state is; one trial at a time."""
-
-    name: str
-    tests: ClassVar[Mapping[str, str]]
-    """SQL for conditions on a column: whether it is ``among`` a list of UUIDs, or ``like`` any of a list of patterns
-    (whatever the case); and of a list whether it ``overlaps`` another or ``contains`` it."""
-
-    def test(self, kind: str, column: str) -> str:
-        """One of `tests`; the list is the parameter."""
-        return self.tests[kind].format(column)
-
-    @abstractmethod
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Run our own SQL with ``?`` for parameters, and return what it selects with the types of the columns."""
+        """Run our own SQL, with ``%s`` for parameters, and return what it selects.
 
-    @abstractmethod
+        Raises:
+            DatabaseFailedError: If the server has gone away, or has no room.
+        """
+        try:
+            cursor = self._owner.execute(query.encode(), list(parameters))
+        except psycopg.OperationalError as error:
+            raise DatabaseFailedError(error) from error
+        return cursor.fetchall() if cursor.description else []
+
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows; columns that a row lacks become NULL."""
+        """Insert rows; columns that a row lacks become NULL.
 
-    @abstractmethod
+        Raises:
+            DeltaMemError: If a value is not of its column's type.
+        """
+        kinds = TABLES[table].values()
+        values = [
+            [
+                json.dumps(one, ensure_ascii=False) if one is not None and kind in ("json", "vector") else one
+                for one, kind in zip(row, kinds, strict=True)
+            ]
+            for row in typed_rows(table, rows)
+        ]
+        with self._owner.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(kinds))})".encode(), values)
+
     def transaction(self) -> AbstractContextManager[Any]:
         """All or nothing of what is done in the block."""
+        return self._owner.transaction()
 
-    def select(self, query: str, most: int) -> Selected:
-        """Run an agent's own SELECT over `READABLE` and return at most so many rows as JSON values.
+    def select(self, query: str, most: int) -> tuple[list[str], list[Row]]:
+        """Run an agent's own SELECT over `READABLE`; returns names of columns and at most so many rows as JSON values.
 
         Raises:
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
         with sql.parsing():
-            return self._select(sql.checked(query, READABLE, SESSION_TABLES), most)
+            return self.guarded(_limited(sql.checked(query, READABLE, (SESSIONS,)), most), most)
 
-    @abstractmethod
-    def _select(self, tree: exp.Query, most: int) -> Selected: ...
+    def guarded(self, query: str, most: int) -> tuple[list[str], list[Row]]:
+        """Run SQL with nothing but the rights of its role between it and the database."""
+        return self._read(_READER, query, most)
 
     def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
         """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
@@ -237,19 +193,49 @@ class Database(ABC):
             CallError: If it fails.
         """
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
+        reader = self._readers[_RECALLER]
         with sql.parsing():
-            return self._recall(sql.checked(query, ("sessions",), READABLE), values, _MOST_RECALLED)[1]
+            tree = sql.checked(query, (SESSIONS,), READABLE)
+            for place in list(tree.find_all(exp.Placeholder)):
+                if place.name in values:
+                    place.replace(exp.Literal.string(values[place.name]))
+            with reader.transaction():
+                reader.execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
+                return self._read(_RECALLER, _limited(tree, _MOST_RECALLED), _MOST_RECALLED)[1]
 
-    @abstractmethod
-    def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected: ...
+    def _read(self, kind: str, query: str, most: int) -> tuple[list[str], list[Row]]:
+        try:
+            # A row at a time, so that what is too long is not read to its end. The protocol takes one statement only.
+            with (
+                self._readers[kind].cursor() as cursor,
+                closing(cast("Generator[Any]", cursor.stream(query.encode()))) as rows,
+            ):
+                first = next(rows, None)
+                if first is None:  # nor are there names of columns
+                    cursor.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode())
+                names = [column.name for column in cursor.description or ()]
+                return _shown(names, () if first is None else chain([first], rows), most)
+        except psycopg.errors.QueryCanceled as error:
+            raise CallError(TOO_LONG) from error
+        except psycopg.OperationalError as error:
+            if self._readers[kind].broken:
+                raise DatabaseFailedError(error) from error
+            raise CallError(error.diag.message_primary or str(error)) from error
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
+            raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
+        except psycopg.Error as error:
+            raise CallError(error.diag.message_primary or str(error)) from error
+        except ValueError as error:  # JSON with numbers of thousands of digits
+            raise CallError(str(error)) from error
 
-    @abstractmethod
-    def close(self) -> None:
-        """End; nothing is kept."""
+
+def _limited(tree: exp.Query, most: int) -> str:
+    # Whatever a query selects comes to the client.
+    return f"SELECT * FROM ({tree.sql(dialect='postgres', comments=False)}) AS q LIMIT {most}"
 
 
-def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, plain: Callable[[str, Any], Any]) -> Selected:
-    """What an agent is shown of a result: at most so many rows, values made JSON by `plain`, no two columns of one name.
+def _shown(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int) -> tuple[list[str], list[Row]]:
+    """What an agent is shown of a result: at most so many rows, as JSON values, no two columns of one name.
 
     Raises:
         CallError: If it is too long, which is seen as soon as it is.
@@ -262,176 +248,101 @@ def collected(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int, pl
             numbers[name] += 1
             shown = f"{name}_{numbers[name] + 1}"
         columns[shown] = None
-    found: list[Row] = []
+    kept: list[Row] = []
     size = 0
     for row in islice(rows, most):
         if any(isinstance(value, float | Decimal) and not math.isfinite(value) for value in row):
             raise CallError("the result has a number that is not finite")
-        values = [plain(name, value) for name, value in zip(names, row, strict=True)]
-        found.append(dict(zip(columns, values, strict=True)))
-        size += len(json.dumps(found[-1], default=str))
+        kept.append(dict(zip(columns, map(_plain, row), strict=True)))
+        size += len(json.dumps(kept[-1], default=str))
         if size > _LONGEST_RESULT:
             raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
-    return list(columns), found
+    return list(columns), kept
 
 
-class SQLiteDatabase(Database):
-    """In memory, of this process."""
-
-    name = "sqlite"
-    tests: ClassVar = {
-        "among": "in_array({}, ?)",
-        "like": "ilike_any({}, ?)",
-        "overlaps": "overlaps({}, ?)",
-        "contains": "contains_all({}, ?)",
-    }
-
-    def __init__(self) -> None:
-        """Make the tables."""
-        self._connection = _connection(*TABLES)
-        self._connection.execute("CREATE INDEX of_restaurant ON menu_items(restaurant_id)")
-
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """See `Database`."""
-        cursor = self._connection.execute(query, [_stored(value) for value in parameters])
-        names = [column[0] for column in cursor.description or ()]
-        return [{name: _parsed(name, value) for name, value in zip(names, row, strict=True)} for row in cursor]
-
-    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See `Database`."""
-        _insert(self._connection, table, ([_stored(value) for value in row] for row in typed_rows(table, rows)))
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """See `Database`."""
-        self._connection.execute("BEGIN")
-        with self._connection:
-            yield
-
-    def _select(self, tree: exp.Query, most: int) -> Selected:
-        names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)} - set(TABLES)
-        return self.guarded(sql.for_sqlite(tree), {*READABLE, *names}, most)
-
-    def guarded(self, query: str, tables: Collection[str], most: int) -> Selected:
-        """Run SQLite's SQL with nothing but the authorizer between it and the database."""
-        return _guarded(self._connection, query, tables, most)
-
-    def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected:
-        own = _connection("sessions")
-        try:
-            theirs = self._connection.execute("SELECT * FROM sessions WHERE user_id = ?", (values["user_id"],))
-            _insert(own, "sessions", theirs)
-            return _guarded(own, sql.for_sqlite(tree), ("sessions",), most, values)
-        finally:
-            own.close()
-
-    def close(self) -> None:
-        """See `Database`."""
-        self._connection.close()
-
-
-def _connection(*tables: str) -> sqlite3.Connection:
-    # The run of a trial may move from one thread to another; only one at a time uses it.
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for name, (count, function) in sql.FUNCTIONS_OF_SQLITE.items():
-        connection.create_function(name, count, function, deterministic=True)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5_000_000)
-    # Amounts have no type: SQLite would make 20 of 20.0, and the hash of a state shows the digits.
-    types = {"integer": "INTEGER", "real": "REAL", "money": ""}
-    for table in tables:
-        columns = ", ".join(f"{column} {types.get(kind, 'TEXT')}" for column, kind in TABLES[table].items())
-        connection.execute(f"CREATE TABLE {table} ({columns}, PRIMARY KEY (id))")
-    return connection
-
-
-def _insert(connection: sqlite3.Connection, table: str, rows: Iterator[Sequence[Any]] | sqlite3.Cursor) -> None:
-    connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
-
-
-def _stored(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
-        number = float(value) if int(value.as_tuple().exponent) < 0 else int(value)
-        if str(number) != str(value):
-            raise DeltaMemError(f"SQLite would not keep the digits of the amount {value}; use database=postgres")
-        return number
-    if isinstance(value, list | dict | tuple):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value) if isinstance(value, date | time) else value
-
-
-def _parsed(column: str, value: Any) -> Any:
-    return value if value is None else _PARSERS.get(_KINDS.get(column, ""), _same)(value)
-
-
-_HARMLESS_NAMES = """
-    abs avg ceil ceiling coalesce concat count date dense_rank floor group_concat iif ifnull instr json_array
-    json_extract json_group_array lag lead length lower ltrim max min nullif rank replace round row_number rtrim
-    strftime substr substring sum trim upper
-"""
-_HARMLESS = {*sql.FUNCTIONS_OF_SQLITE, "->", "->>", *_HARMLESS_NAMES.split()}
-
-
-def _guarded(
-    connection: sqlite3.Connection,
-    query: str,
-    tables: Collection[str],
-    most: int,
-    values: Mapping[str, str] | Sequence[Any] = (),
-) -> Selected:
-    """Run a query that may read only these tables, call only harmless functions and take only `SECONDS`."""
-
-    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        match action:
-            case sqlite3.SQLITE_SELECT:
-                return sqlite3.SQLITE_OK
-            case sqlite3.SQLITE_READ if first in tables:
-                return sqlite3.SQLITE_OK
-            case sqlite3.SQLITE_FUNCTION if (second or "").lower() in _HARMLESS:
-                return sqlite3.SQLITE_OK
-        return sqlite3.SQLITE_DENY
-
-    end = clock.monotonic() + SECONDS
-    connection.set_authorizer(authorize)
-    connection.set_progress_handler(lambda: clock.monotonic() > end, 100)
-    try:
-        cursor = connection.execute(query, values)
-        return collected([column[0] for column in cursor.description or ()], cursor, most, _reread)
-    except sqlite3.DatabaseError as error:
-        said = str(error)
-        if "prohibited" in said or "not authorized" in said:
-            raise PolicyViolationError(f"not allowed: {said}") from error
-        raise CallError(TOO_LONG if said == "interrupted" else said) from error
-    except (sqlite3.Warning, ValueError, OverflowError) as error:
-        raise CallError(str(error)) from error
-    finally:
-        connection.set_authorizer(None)
-        connection.set_progress_handler(None, 0)
-
-
-def _reread(column: str, value: Any) -> Any:
-    """A selected value as JSON has it: lists and objects are texts in SQLite."""
-    if isinstance(value, str) and _KINDS.get(column) in ("list", "json", "vector") and value[:1] in ("[", "{"):
-        return json.loads(value)
-    return value
+        return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
+    if isinstance(value, date | time):
+        return str(value)
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 @contextmanager
-def open_database(name: str) -> Iterator[Database]:
-    """The database that the configuration names: ``sqlite``, ``postgres`` for a private server, or the URL of a server.
+def open_databases(name: str, count: int) -> Iterator[list[Database]]:
+    """So many empty databases with the tables of the service; they are dropped when the block ends.
+
+    Args:
+        name: ``postgres`` for a private server, or the URL of one, as libpq takes it.
+        count: One for each trial at a time.
 
     Raises:
-        DeltaMemError: If it does not exist or cannot be used.
+        DeltaMemError: If the server does not answer, lacks pgvector, or does not let us.
     """
-    from papers.momento.postgres import PostgresDatabase, private_postgres
-
     if name == "postgres":
-        with private_postgres() as url, open_database(url) as opened:
-            yield opened
+        with private_postgres() as url, open_databases(url, count) as databases:
+            yield databases
         return
-    if name != "sqlite" and not name.startswith(("postgresql://", "postgres://")):
-        raise DeltaMemError(f"database={name} does not exist; there are: sqlite, postgres, postgresql://...")
-    database = SQLiteDatabase() if name == "sqlite" else PostgresDatabase(name)
-    try:
-        yield database
-    finally:
-        database.close()
+    if not name.startswith(("postgresql://", "postgres://")):
+        raise DeltaMemError(f"database={name} does not exist; there are: postgres, postgresql://...")
+    template = f"momento_{secrets.token_hex(6)}"
+    roles = {kind: (f"{template}_{kind}", secrets.token_hex(16)) for kind in (_READER, _RECALLER)}
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(closing(psycopg.connect(name, autocommit=True)))
+            stack.callback(_drop, name, template, [f"ROLE IF EXISTS {role}" for role, _ in roles.values()])
+            for number in range(count + 1):
+                made = f"{template}_{number}" if number else template
+                # Collation C sorts as Python does.
+                of = template if number else "template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'"
+                server.execute(f"CREATE DATABASE {made} TEMPLATE {of}".encode())
+                if not number:
+                    _prepare(name, template, roles)
+            names = [f"{template}_{number}" for number in range(1, count + 1)]
+            databases = [Database(name, made, roles) for made in names]
+        except psycopg.Error as error:
+            raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
+        for database in databases:
+            stack.callback(database.close)
+        yield databases
+
+
+def _prepare(url: str, template: str, roles: Mapping[str, tuple[str, str]]) -> None:
+    with closing(psycopg.connect(url, dbname=template, autocommit=True)) as connection:
+        connection.execute(_schema_sql().encode())
+        for kind, tables in ((_READER, READABLE), (_RECALLER, (SESSIONS,))):
+            connection.execute(_role_sql(*roles[kind], tables).encode())
+        connection.execute(_own_sessions_sql(roles[_RECALLER][0]).encode())
+
+
+def _drop(url: str, template: str, roles: Sequence[str]) -> None:
+    """Whatever of it there is. A server that has gone away has nothing to drop."""
+    with suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as server:
+        named = server.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [template]).fetchall()
+        for what in (*(f"DATABASE {database} WITH (FORCE)" for (database,) in named), *roles):
+            with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may not make roles has made none
+                server.execute(f"DROP {what}".encode())
+
+
+@contextmanager
+def private_postgres() -> Iterator[str]:
+    """A PostgreSQL server with pgvector in a folder of its own, which ends with the block; gives its URL.
+
+    Raises:
+        DeltaMemError: If the package ``pgserver``, which brings the programs, is missing or cannot start here.
+    """
+    if find_spec("pgserver") is None:
+        raise DeltaMemError(
+            "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="momento-")).resolve()
+    folder.chmod(0o755)  # as root the server runs as a user of its own
+    program = [sys.executable, "-P", str(Path(__file__).with_name("postgres_server.py")), str(folder)]
+    # Ctrl-C is for the run, and the server ends after it.
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
+        url = server.stdout.readline().strip() if server.stdout else ""
+        if not url.startswith("postgresql://"):
+            raise DeltaMemError(f"no private PostgreSQL could be started: {url}")
+        yield url

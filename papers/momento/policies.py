@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import date, datetime, time
 from typing import Any
 
+from deltamem.errors import DeltaMemError
+
 
 def _tier(name: str, discount: int, cost: float, perks: str) -> dict[str, Any]:
     return {
@@ -46,6 +48,14 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {"reservations": ("confirmed",), "or
 
 class PolicyViolationError(Exception):
     """A call breaks a rule of the service; nothing was changed."""
+
+
+class DatabaseFailedError(DeltaMemError):
+    """The database went away, or is out of room: no result of a call, and a run that meets it ends."""
+
+    def __init__(self, cause: Exception) -> None:
+        """Repeat what the database said first."""
+        super().__init__(f"the database failed: {str(cause).partition(chr(10))[0]}")
 
 
 class CallError(Exception):

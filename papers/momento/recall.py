@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
-from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
 from deltamem.replies import without_thinking
 from eval.answer import cost_of
 from eval.records import Cost
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, WithTime, dated
 from papers.momento.agent import Model
-from papers.momento.database import Database, Row
 from papers.momento.mini import turn_id
 from papers.momento.policies import CallError, PolicyViolationError
-from papers.momento.tasks import PastSession, Task
+from papers.momento.schema import Row
+from papers.momento.tasks import Task
+from papers.momento.world import World
 
 GIVEN_SUMMARIES = "given_summaries"
 """The system that builds no memory and searches the summaries of the data set, as the benchmark's own agent does."""
@@ -93,7 +92,7 @@ class MemoryRecall:
 class SummaryRecall:
     """Has a model write a query over the summaries; the database shows it those of this user alone."""
 
-    database: Database
+    world: World
     task: Task
     embedder: Embedder
     model: Model | None
@@ -109,7 +108,10 @@ class SummaryRecall:
             content = self.prompt.fill(date=str(self.task.current_date), message=message)
             answer = await self.model.chat([{"role": "user", "content": content}])
             self.cost += cost_of(answer)
-            query = _bare(without_thinking(answer.text))
+            query = without_thinking(answer.text)
+            if query.startswith("```"):
+                query = query.partition("\n")[2].rpartition("```")[0]
+            query = query.strip().rstrip(";").strip()
             try:
                 rows = await self._rows(query, embedding)
                 return Recalled(texts=_shown(rows), how="query", query=query)
@@ -119,35 +121,20 @@ class SummaryRecall:
         return Recalled(texts=_shown(rows), how="nearest", query=query, refused=refused)
 
     async def _rows(self, query: str, embedding: Sequence[float]) -> list[Row]:
-        return await asyncio.to_thread(self.database.recall, query, self.task.user_id, embedding)
-
-
-def _bare(text: str) -> str:
-    """A query without the fence around it."""
-    if text.startswith("```"):
-        text = text.partition("\n")[2].rpartition("```")[0]
-    return text.strip().rstrip(";").strip()
+        return await asyncio.to_thread(self.world.database.recall, query, self.task.user_id, embedding)
 
 
 def _shown(rows: Sequence[Row]) -> tuple[str, ...]:
-    ordered = sorted(rows, key=lambda row: str(row.get("started_at", "")))
-    return tuple(
-        "\n".join(
-            [
-                f"[{str(row.get('started_at', ''))[:16]}] {row.get('summary') or ''}".strip(),
-                *(f"{key}: {value}" for key, value in _facts(row).items() if value),
-            ]
-        )
-        for row in ordered
-    )
+    texts = []
+    for row in sorted(rows, key=lambda row: str(row.get("started_at", ""))):
+        facts = row.get("extracted_facts")
+        lines = [f"[{str(row.get('started_at', ''))[:16]}] {row.get('summary') or ''}".strip()]
+        lines += [f"{key}: {value}" for key, value in (facts if isinstance(facts, dict) else {}).items() if value]
+        texts.append("\n".join(lines))
+    return tuple(texts)
 
 
-def _facts(row: Row) -> Mapping[str, Any]:
-    facts = row.get("extracted_facts")
-    return facts if isinstance(facts, dict) else {}
-
-
-def summary_rows(task: Task, embedder: Embedder) -> list[dict[str, Any]]:
+def summary_rows(task: Task, embedder: Embedder) -> list[Row]:
     """Rows of the table of sessions, with embeddings of summary and facts.
 
     Raises:
@@ -155,39 +142,12 @@ def summary_rows(task: Task, embedder: Embedder) -> list[dict[str, Any]]:
     """
     if not task.sessions:
         return []
-    vectors = embedder.documents([_embedded(session) for session in task.sessions])
-    return [
-        {
-            **session.model_dump(include={"id", "user_id", "started_at", "ended_at", "summary", "extracted_facts"}),
-            "embedding": [float(value) for value in vector],
-        }
-        for session, vector in zip(task.sessions, vectors, strict=True)
+    texts = [
+        "\n".join([session.summary, *(f"{key}: {value}" for key, value in session.extracted_facts.items())])
+        for session in task.sessions
     ]
-
-
-def _embedded(session: PastSession) -> str:
-    return "\n".join([session.summary, *(f"{key}: {value}" for key, value in session.extracted_facts.items())])
-
-
-def judge_conversation(transcript: Sequence[tuple[str, str]]) -> str:
-    """A conversation as a judge reads it."""
-    return "\n".join(f"{role}: {text}" for role, text in transcript)
-
-
-def read_verdicts(text: str, count: int) -> list[bool]:
-    """What a judge said of each piece of information.
-
-    Raises:
-        DeltaMemError: If that cannot be read, or a piece is missing.
-    """
-    decoder, start = json.JSONDecoder(strict=False), text.find("{")
-    while start >= 0:
-        try:
-            value, _ = decoder.raw_decode(text, start)
-            verdicts = {int(one["index"]): one["covered"] for one in value["results"]}
-            if set(verdicts) == set(range(count)) and all(isinstance(one, bool) for one in verdicts.values()):
-                return [verdicts[number] for number in range(count)]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        start = text.find("{", start + 1)
-    raise DeltaMemError(f"the judge's reply cannot be read: {text[:200]!r}")
+    columns = {"id", "user_id", "started_at", "ended_at", "summary", "extracted_facts"}
+    return [
+        {**session.model_dump(include=columns), "embedding": [float(value) for value in vector]}
+        for session, vector in zip(task.sessions, embedder.documents(texts), strict=True)
+    ]

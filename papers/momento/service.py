@@ -12,7 +12,6 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from papers.momento.database import ENUMS, READABLE, TABLES, Row, amount
 from papers.momento.policies import (
     BENEFITS,
     CHANGEABLE,
@@ -28,6 +27,7 @@ from papers.momento.policies import (
     parsed_time,
     why_closed,
 )
+from papers.momento.schema import ENUMS, READABLE, TABLES, Row, amount
 from papers.momento.world import World
 
 
@@ -89,66 +89,66 @@ class Item(BaseModel):
 # Rows
 
 
-def _existing(world: World, table: str, row_id: str) -> Row:
-    row = world.one(f"SELECT * FROM {table} WHERE id = ?", row_id)
+def _row(world: World, table: str, row_id: str) -> Row:
+    row = world.one(f"SELECT * FROM {table} WHERE id = %s", row_id)
     if row is None:
         raise CallError(f"{table.removesuffix('s').replace('_', ' ')} not found")
     return row
 
 
-def _own(world: World, table: str, row_id: str, user_id: str, error: type[Exception] = CallError) -> Row:
-    row = world.one(f"SELECT * FROM {table} WHERE id = ? AND user_id = ?", row_id, user_id)
+def _own_row(world: World, table: str, row_id: str, user_id: str, error: type[Exception] = CallError) -> Row:
+    row = world.one(f"SELECT * FROM {table} WHERE id = %s AND user_id = %s", row_id, user_id)
     if row is None:
         raise error(f"the user has no such {table.removesuffix('s')}")
     return row
 
 
-def _changeable(world: World, table: str, row_id: str, user_id: str, done: str) -> Row:
-    row = _own(world, table, row_id, user_id, PolicyViolationError)
+def _changeable_row(world: World, table: str, row_id: str, user_id: str, done: str) -> Row:
+    row = _own_row(world, table, row_id, user_id, PolicyViolationError)
     if row["status"] not in CHANGEABLE[table]:
         raise PolicyViolationError(f"what is {row['status']} cannot be {done}")
     return row
 
 
-def _made(world: World, table: str, **values: Any) -> Row:
+def _insert(world: World, table: str, **values: Any) -> Row:
     row = {"id": world.new_id(), **values}
     stamps = {name: world.now() for name in ("created_at", "updated_at") if name in TABLES[table]}
     world.database.insert(table, [row | stamps])
-    return _existing(world, table, row["id"])
+    return _row(world, table, row["id"])
 
 
-def _changed(world: World, table: str, row_id: str, **values: Any) -> Row:
+def _update(world: World, table: str, row_id: str, **values: Any) -> Row:
     if "updated_at" in TABLES[table]:
         values["updated_at"] = world.now()
-    places = ", ".join(f"{name} = ?" for name in values)
-    world.all(f"UPDATE {table} SET {places} WHERE id = ?", *values.values(), row_id)
-    return _existing(world, table, row_id)
+    places = ", ".join(f"{name} = %s" for name in values)
+    world.all(f"UPDATE {table} SET {places} WHERE id = %s", *values.values(), row_id)
+    return _row(world, table, row_id)
 
 
 def _of_user(world: World, table: str, user_id: str, status: str | None, order: str) -> list[Row]:
     """The user's rows, perhaps of one status, with the names of their restaurants."""
-    _existing(world, "users", user_id)
+    _row(world, "users", user_id)
     states = ENUMS[TABLES[table]["status"]]
     if status and status not in states:
         raise CallError(f"there is no status {status[:40]!r}; there are: {', '.join(states)}")
     return world.all(
         f"SELECT t.*, r.name AS restaurant_name FROM {table} t LEFT JOIN restaurants r ON r.id = t.restaurant_id "
-        f"WHERE t.user_id = ? {'AND t.status = ?' if status else ''} ORDER BY {order}",
+        f"WHERE t.user_id = %s {'AND t.status = %s' if status else ''} ORDER BY {order}",
         *([user_id, status] if status else [user_id]),
     )
 
 
-def _found(world: World, table: str, *filters: tuple[str, Any]) -> list[Row]:
+def _select(world: World, table: str, *filters: tuple[str, Any]) -> list[Row]:
     """Rows for which all conditions hold; one whose value was not given is left out."""
     chosen = [(condition, value) for condition, value in filters if value not in (None, "", [])]
-    values = [value for condition, given in chosen for value in (given if condition.count("?") > 1 else [given])]
+    values = [value for condition, given in chosen for value in (given if condition.count("%s") > 1 else [given])]
     where = " AND ".join(condition for condition, _ in chosen) or "1 = 1"
     return world.all(f"SELECT * FROM {table} WHERE {where} ORDER BY name, id", *values)
 
 
 def _place(world: World, row: Row) -> Row:
     """Name and address of the restaurant of a row, empty if there is none."""
-    return world.one("SELECT name, address FROM restaurants WHERE id = ?", row["restaurant_id"]) or {}
+    return world.one("SELECT name, address FROM restaurants WHERE id = %s", row["restaurant_id"]) or {}
 
 
 def _pick(row: Row, names: str) -> Row:
@@ -159,7 +159,7 @@ def _dollars(value: Any) -> float | None:
     return float(value) if value else None
 
 
-def _noted(text: str | None, note: str) -> str:
+def _with_note(text: str | None, note: str) -> str:
     return f"{text} | {note}" if text else note
 
 
@@ -167,7 +167,7 @@ def _noted(text: str | None, note: str) -> str:
 
 
 def _remaining(world: World, place: Row, day: Any, at: Any, minutes: int, without: str | None) -> int:
-    query = "SELECT * FROM reservations WHERE restaurant_id = ? AND date = ? AND status = 'confirmed'"
+    query = "SELECT * FROM reservations WHERE restaurant_id = %s AND date = %s AND status = 'confirmed'"
     taken = sum(
         row["party_size"]
         for row in world.all(query, place["id"], day)
@@ -197,7 +197,7 @@ def check_restaurant_availability(
 ) -> Row:
     """Whether a restaurant is open and has room for a party at a time."""
     check_party(party_size, duration_minutes)
-    place = _existing(world, "restaurants", restaurant_id)
+    place = _row(world, "restaurants", restaurant_id)
     day, at = parsed_date(date), parsed_time(time)
     asked = {"restaurant_id": restaurant_id, "date": date, "time": time, "party_size": party_size}
     asked["duration_minutes"] = duration_minutes
@@ -223,15 +223,15 @@ def create_reservation(
 ) -> Row:
     """Reserve a table."""
     check_party(party_size, duration_minutes)
-    _existing(world, "users", user_id)
-    place = _existing(world, "restaurants", restaurant_id)
+    _row(world, "users", user_id)
+    place = _row(world, "restaurants", restaurant_id)
     day, at = parsed_date(date), parsed_time(time)
     _check_open(place, day, at)
     tier = _tier(world, user_id)
     _check_room(world, place, day, at, party_size, duration_minutes)
     if BENEFITS[tier]["priority_reservation"]:
-        special_requests = _noted(special_requests, f"{tier} membership: priority reservation")
-    return _made(
+        special_requests = _with_note(special_requests, f"{tier} membership: priority reservation")
+    return _insert(
         world,
         "reservations",
         user_id=user_id,
@@ -247,8 +247,8 @@ def create_reservation(
 
 def cancel_reservation(world: World, reservation_id: Uuid, user_id: str) -> Row:
     """Cancel a confirmed reservation of the user's own."""
-    _changeable(world, "reservations", reservation_id, user_id, "cancelled")
-    return _changed(world, "reservations", reservation_id, status="cancelled")
+    _changeable_row(world, "reservations", reservation_id, user_id, "cancelled")
+    return _update(world, "reservations", reservation_id, status="cancelled")
 
 
 def update_reservation(
@@ -263,21 +263,21 @@ def update_reservation(
 ) -> Row:
     """Change a confirmed reservation of the user's own; what isn't given stays."""
     check_party(party_size, duration_minutes)
-    row = _changeable(world, "reservations", reservation_id, user_id, "changed")
+    row = _changeable_row(world, "reservations", reservation_id, user_id, "changed")
     day, at = parsed_date(date) if date else row["date"], parsed_time(time) if time else row["time"]
     party, minutes = party_size or row["party_size"], duration_minutes or row["duration_minutes"]
     if date or time or party_size or duration_minutes:
-        place = _existing(world, "restaurants", row["restaurant_id"])
+        place = _row(world, "restaurants", row["restaurant_id"])
         _check_open(place, day, at)
         _check_room(world, place, day, at, party, minutes, reservation_id)
     moved = {"date": day, "time": at, "party_size": party, "duration_minutes": minutes}
     request = row["special_requests"] if special_requests is None else special_requests
-    return _changed(world, "reservations", reservation_id, **moved, special_requests=request)
+    return _update(world, "reservations", reservation_id, **moved, special_requests=request)
 
 
 def get_reservation_details(world: World, reservation_id: Uuid, user_id: str) -> Row:
     """All about a reservation of the user's own."""
-    row = _own(world, "reservations", reservation_id, user_id)
+    row = _own_row(world, "reservations", reservation_id, user_id)
     return row | {f"restaurant_{name}": _place(world, row).get(name) for name in ("name", "address")}
 
 
@@ -310,19 +310,17 @@ def search_restaurants(
     given = (name, city, country, cuisines, amenities, restaurant_ids, min_price, max_price, latitude, longitude, radius_km)
     if all(value is None for value in given):
         raise PolicyViolationError("say at least one thing to search for")
-    test = world.database.test
-    rows = _found(
+    rows = _select(
         world,
         "restaurants",
-        (test("among", "id"), restaurant_ids),
-        *(
-            (test("like", column), text and [f"%{text}%"])
-            for column, text in (("name", name), ("city", city), ("country", country))
-        ),
-        (test("overlaps", "cuisines"), cuisines),
-        (test("contains", "amenities"), amenities),
-        ("price_range_lower >= ?", min_price),
-        ("price_range_upper <= ?", max_price),
+        ("id = ANY(%s::uuid[])", restaurant_ids),
+        ("name ILIKE %s", name and f"%{name}%"),
+        ("city ILIKE %s", city and f"%{city}%"),
+        ("country ILIKE %s", country and f"%{country}%"),
+        ("cuisines && %s", cuisines),
+        ("amenities @> %s", amenities),
+        ("price_range_lower >= %s", min_price),
+        ("price_range_upper <= %s", max_price),
     )
     shown = "id name description address city country cuisines price_range_lower price_range_upper amenities"
     shown += " opening_hours capacity image_url"
@@ -343,7 +341,7 @@ def _kilometres(latitude: float, longitude: float, lat: float | None, lon: float
 
 def get_restaurant_details(world: World, restaurant_id: Uuid) -> Row:
     """All about a restaurant but its menu."""
-    return _existing(world, "restaurants", restaurant_id)
+    return _row(world, "restaurants", restaurant_id)
 
 
 def _dish(row: Row, ids: str = "id restaurant_id") -> Row:
@@ -352,8 +350,8 @@ def _dish(row: Row, ids: str = "id restaurant_id") -> Row:
 
 def list_restaurant_menu(world: World, restaurant_id: Uuid) -> list[Row]:
     """The menu of a restaurant."""
-    _existing(world, "restaurants", restaurant_id)
-    return [_dish(row, "id") for row in _found(world, "menu_items", ("restaurant_id = ?", restaurant_id))]
+    _row(world, "restaurants", restaurant_id)
+    return [_dish(row, "id") for row in _select(world, "menu_items", ("restaurant_id = %s", restaurant_id))]
 
 
 def query_menu_items(
@@ -368,30 +366,24 @@ def query_menu_items(
     """Find dishes of all restaurants by name, category, cuisine or what a picture shows."""
     if all(value is None for value in (name, categories, cuisines, restaurant_ids, image_labels)):
         raise PolicyViolationError("say at least one thing to search for")
-    test = world.database.test
     labels = [image_labels] if isinstance(image_labels, str) else image_labels or []
     words = [f"%{label}%" for label in labels]
-    pictured = [
-        test("like", "name"),
-        test("like", "description"),
-        test("overlaps", "categories"),
-        test("overlaps", "cuisines"),
-    ]
-    rows = _found(
+    pictured = "name ILIKE ANY(%s) OR description ILIKE ANY(%s) OR categories && %s OR cuisines && %s"
+    rows = _select(
         world,
         "menu_items",
-        (test("among", "restaurant_id"), restaurant_ids),
-        (test("like", "name"), name and [f"%{name}%"]),
-        (test("overlaps", "categories"), categories),
-        (test("overlaps", "cuisines"), cuisines),
-        (f"({' OR '.join(pictured)})", labels and [words, words, labels, labels]),
+        ("restaurant_id = ANY(%s::uuid[])", restaurant_ids),
+        ("name ILIKE %s", name and f"%{name}%"),
+        ("categories && %s", categories),
+        ("cuisines && %s", cuisines),
+        (f"({pictured})", labels and [words, words, labels, labels]),
     )
     return [_dish(row) for row in rows[:limit]]
 
 
 def get_menu_item_details(world: World, menu_item_id: Uuid) -> Row:
     """All about a dish."""
-    row = _existing(world, "menu_items", menu_item_id)
+    row = _row(world, "menu_items", menu_item_id)
     return _dish(row) | {"restaurant_name": _place(world, row).get("name")}
 
 
@@ -409,8 +401,8 @@ def create_order(
     special_instructions: str | None = None,
 ) -> Row:
     """Order dishes of one restaurant, to be picked up or delivered."""
-    _existing(world, "users", user_id)
-    _existing(world, "restaurants", restaurant_id)
+    _row(world, "users", user_id)
+    _row(world, "restaurants", restaurant_id)
     if fulfillment not in ENUMS["fulfillment_type"]:
         raise PolicyViolationError("fulfillment must be pickup or delivery")
     delivered = fulfillment == "delivery"
@@ -427,10 +419,12 @@ def create_order(
     delivery = PROVIDERS[delivery_provider]["delivery_price"] if delivered and delivery_provider else None
     total, discount = order_total([(dish["price"], dish["quantity"]) for dish in dishes], tier, delivery)
     if discount_pct := BENEFITS[tier]["order_discount_pct"]:
-        special_instructions = _noted(special_instructions, f"{tier} membership discount: {discount_pct}% (-${discount})")
+        special_instructions = _with_note(
+            special_instructions, f"{tier} membership discount: {discount_pct}% (-${discount})"
+        )
     if delivered and BENEFITS[tier]["free_delivery"]:
-        special_instructions = _noted(special_instructions, f"{tier} membership: free delivery")
-    order = _made(
+        special_instructions = _with_note(special_instructions, f"{tier} membership: free delivery")
+    order = _insert(
         world,
         "orders",
         user_id=user_id,
@@ -444,12 +438,12 @@ def create_order(
         special_instructions=special_instructions,
     )
     for dish in dishes:
-        _made(world, "order_items", order_id=order["id"], **dish | {"price": amount(dish["price"])})
+        _insert(world, "order_items", order_id=order["id"], **dish | {"price": amount(dish["price"])})
     return order | {"items": _items(world, order)}
 
 
 def _ordered(world: World, item: Item, restaurant_id: str) -> Row:
-    row = _existing(world, "menu_items", item.menu_item_id)
+    row = _row(world, "menu_items", item.menu_item_id)
     if row["restaurant_id"] != restaurant_id:
         raise PolicyViolationError(f"menu item {row['id']} is not of this restaurant; an order is from one restaurant")
     dish = {"menu_item_id": row["id"], "name": row["name"], "price": float(row["price"] or 0)}
@@ -457,19 +451,19 @@ def _ordered(world: World, item: Item, restaurant_id: str) -> Row:
 
 
 def _items(world: World, order: Row) -> list[Row]:
-    return world.all("SELECT * FROM order_items WHERE order_id = ? ORDER BY name, menu_item_id, id", order["id"])
+    return world.all("SELECT * FROM order_items WHERE order_id = %s ORDER BY name, menu_item_id, id", order["id"])
 
 
 def cancel_order(world: World, order_id: Uuid, user_id: str) -> Row:
     """Cancel an order of the user's own that is created or confirmed."""
-    _changeable(world, "orders", order_id, user_id, "cancelled")
-    order = _changed(world, "orders", order_id, status="cancelled")
+    _changeable_row(world, "orders", order_id, user_id, "cancelled")
+    order = _update(world, "orders", order_id, status="cancelled")
     return order | {"items": _items(world, order)}
 
 
 def get_order_details(world: World, order_id: Uuid, user_id: str) -> Row:
     """All about an order of the user's own."""
-    row = _own(world, "orders", order_id, user_id)
+    row = _own_row(world, "orders", order_id, user_id)
     shown = "id menu_item_id name price quantity notes"
     items = [_pick(item, shown) | {"price": _dollars(item["price"])} for item in _items(world, row)]
     named = {"restaurant_name": _place(world, row).get("name"), "total_price": _dollars(row["total_price"])}
@@ -496,12 +490,13 @@ def get_delivery_providers(world: World) -> list[Mapping[str, Any]]:
 def _active(world: World, user_id: str) -> Row | None:
     """The membership that is not basic, if one is active today; those whose end is past are marked."""
     world.all(
-        "UPDATE memberships SET status = 'expired', updated_at = ? "
-        "WHERE user_id = ? AND status = 'active' AND end_date IS NOT NULL AND end_date < ?",
+        "UPDATE memberships SET status = 'expired', updated_at = %s "
+        "WHERE user_id = %s AND status = 'active' AND end_date IS NOT NULL AND end_date < %s",
         *(world.now(), user_id, world.today),
     )
     return world.one(
-        "SELECT * FROM memberships WHERE user_id = ? AND status = 'active' AND tier <> 'basic' ORDER BY created_at DESC, id",
+        "SELECT * FROM memberships WHERE user_id = %s AND status = 'active' AND tier <> 'basic' "
+        "ORDER BY created_at DESC, id",
         user_id,
     )
 
@@ -512,7 +507,7 @@ def _tier(world: World, user_id: str) -> str:
 
 
 def _needs_active(world: World, user_id: str) -> str:
-    _existing(world, "users", user_id)
+    _row(world, "users", user_id)
     if (active := _active(world, user_id)) is None:
         raise PolicyViolationError("the user has no active membership but the basic one")
     return str(active["id"])
@@ -520,28 +515,28 @@ def _needs_active(world: World, user_id: str) -> str:
 
 def apply_membership(world: World, user_id: str, tier: PaidTier, start_date: Day, end_date: Day) -> Row:
     """Make the user a silver, gold or platinum member, who may not be one already."""
-    _existing(world, "users", user_id)
+    _row(world, "users", user_id)
     if tier not in _PAID:
         raise PolicyViolationError(f"one can apply for {', '.join(_PAID)}, not for {tier[:40]!r}")
     if (active := _active(world, user_id)) is not None:
         raise PolicyViolationError(f"the user has an active {active['tier']} membership, which must be cancelled first")
     days = {"start_date": parsed_date(start_date), "end_date": parsed_date(end_date)}
-    return _made(world, "memberships", user_id=user_id, tier=tier, status="active", **days)
+    return _insert(world, "memberships", user_id=user_id, tier=tier, status="active", **days)
 
 
 def cancel_membership(world: World, user_id: str) -> Row:
     """End the user's active membership, after which the basic tier is left."""
-    return _changed(world, "memberships", _needs_active(world, user_id), status="cancelled")
+    return _update(world, "memberships", _needs_active(world, user_id), status="cancelled")
 
 
 def renew_membership(world: World, user_id: str, new_end_date: Day) -> Row:
     """Let the user's active membership end on another day."""
-    return _changed(world, "memberships", _needs_active(world, user_id), end_date=parsed_date(new_end_date))
+    return _update(world, "memberships", _needs_active(world, user_id), end_date=parsed_date(new_end_date))
 
 
 def get_membership_status(world: World, user_id: str) -> Row:
     """The user's tier today and what it brings."""
-    _existing(world, "users", user_id)
+    _row(world, "users", user_id)
     basic = {**dict.fromkeys(TABLES["memberships"]), "user_id": user_id, "tier": "basic", "status": "active"}
     active: Row = _active(world, user_id) or basic
     shown = _pick(active, "user_id tier status start_date end_date created_at updated_at")
@@ -560,8 +555,8 @@ def get_membership_benefits(world: World, tier: Tier) -> Mapping[str, Any]:
 
 def get_user_details(world: World, user_id: str) -> Row:
     """Name, address, and means of payment of the user."""
-    user = _existing(world, "users", user_id)
-    methods = world.all("SELECT * FROM payment_methods WHERE user_id = ? ORDER BY created_at DESC, id", user_id)
+    user = _row(world, "users", user_id)
+    methods = world.all("SELECT * FROM payment_methods WHERE user_id = %s ORDER BY created_at DESC, id", user_id)
     return {
         "user_id": user["id"],
         "name": f"{user['first_name']} {user['last_name']}",

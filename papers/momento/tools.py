@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from deltamem.errors import DeltaMemError
 from papers.momento import service
-from papers.momento.database import DatabaseFailedError, check_texts, is_storable
-from papers.momento.policies import CallError, PolicyViolationError
+from papers.momento.policies import CallError, DatabaseFailedError, PolicyViolationError
+from papers.momento.schema import check_texts, is_storable
 from papers.momento.world import World
 
 ERROR, VIOLATION = "Error: ", "PolicyViolationError: "

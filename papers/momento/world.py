@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from deltamem.errors import DeltaMemError
-from papers.momento.database import ENUMS, TABLES, Database, Row
+from papers.momento.schema import ENUMS, SESSIONS, TABLES, Row
+
+if TYPE_CHECKING:
+    from papers.momento.database import Database
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -37,7 +40,8 @@ _HASHED = {
 }
 """Of each table the columns that are hashed, and those by which the rows are sorted."""
 
-_BASIC = {"tier": "basic", "status": "active", "start_date": "2025-01-01", "end_date": "2099-12-31"}
+BASIC = {"tier": "basic", "status": "active", "start_date": "2025-01-01", "end_date": "2099-12-31"}
+"""The membership of whoever has no other."""
 _EPOCH = "2025-01-01T00:00:00+00:00"
 
 
@@ -72,14 +76,13 @@ class World:
                 stamped = table in ("users", "payment_methods")
                 database.insert(table, [{"created_at": _EPOCH, **row} for row in rows] if stamped else rows)
 
-    def reset(self, today: date, seed: Mapping[str, Rows], sessions: Rows = (), messages: Rows = ()) -> None:
+    def reset(self, today: date, seed: Mapping[str, Rows], sessions: Rows = ()) -> None:
         """Begin a trial: nothing is left of the one before. All or nothing.
 
         Args:
             today: The date on which everything takes place.
             seed: Rows of `TRIAL_TABLES`. Whoever has a row of memberships has no others; the rest has a basic one.
             sessions: Rows of the past sessions, with their embeddings.
-            messages: Rows of their messages.
 
         Raises:
             DeltaMemError: If a row does not fit its table.
@@ -87,18 +90,17 @@ class World:
         given = {str(row["user_id"]) for row in seed.get("memberships", ())}
         basic = [
             {"id": str(uuid5(NAMESPACE_URL, f"basic {user}")), "user_id": user, "created_at": _EPOCH, "updated_at": _EPOCH}
-            | _BASIC
+            | BASIC
             for user in self._users
             if user not in given
         ]
         with self.database.transaction():
-            for table in (*TRIAL_TABLES, "session_messages", "sessions"):
+            for table in (*TRIAL_TABLES, SESSIONS):
                 self.database.rows(f"DELETE FROM {table}")
             self.database.insert("memberships", basic)
             for table in reversed(TRIAL_TABLES):
                 self.database.insert(table, list(seed.get(table, ())))
-            self.database.insert("sessions", list(sessions))
-            self.database.insert("session_messages", list(messages))
+            self.database.insert(SESSIONS, list(sessions))
         self.today, self._made = today, 0
 
     def new_id(self) -> str:
@@ -122,9 +124,9 @@ class World:
         """What the hashes are made of, by table: the user's rows in order, without what may differ."""
         state = {}
         for table, (columns, order) in _HASHED.items():
-            query = f"SELECT * FROM {table} WHERE user_id = ?"
+            query = f"SELECT * FROM {table} WHERE user_id = %s"
             if table == "order_items":
-                query = "SELECT i.*, o.created_at FROM order_items i JOIN orders o ON i.order_id = o.id WHERE o.user_id = ?"
+                query = "SELECT i.*, o.created_at FROM order_items i JOIN orders o ON i.order_id = o.id WHERE o.user_id = %s"
             rows = sorted(
                 self.all(query, user_id), key=lambda row: [_rank(table, name, row[name]) for name in order.split()]
             )

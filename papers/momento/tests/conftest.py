@@ -1,24 +1,56 @@
-"""The service on both databases."""
+"""One PostgreSQL for the session, and what runs need to be quick."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from momento_cases import CATALOGUE, both_databases, reset
+from momento_cases import CATALOGUE, Finished, finish, quick, reset
 
-from papers.momento.database import SQLiteDatabase
 from papers.momento.world import World
 
-
-@pytest.fixture(scope="module")
-def worlds() -> Iterator[list[World]]:
-    with both_databases() as databases:
-        yield [World(database, CATALOGUE) for database in databases]
+if TYPE_CHECKING:
+    from papers.momento.database import Database
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def world(request: pytest.FixtureRequest) -> World:
-    if request.param == "sqlite":
-        return reset(World(SQLiteDatabase(), CATALOGUE))
-    return reset(request.getfixturevalue("worlds")[1])
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    pytest.importorskip("pgserver", reason="pgserver, which brings PostgreSQL, is not installed")
+    pytest.importorskip("psycopg")
+    from papers.momento.database import private_postgres
+
+    with private_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def databases(server_url: str) -> Iterator[list[Database]]:
+    from papers.momento.database import open_databases
+
+    with open_databases(server_url, 3) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def session_world(databases: list[Database]) -> World:
+    return World(databases[0], CATALOGUE)
+
+
+@pytest.fixture
+def world(session_world: World) -> World:
+    return reset(session_world)
+
+
+@pytest.fixture
+def quick_runs(databases: list[Database]) -> Iterator[pytest.MonkeyPatch]:
+    with quick(databases[1:]) as patched:
+        yield patched
+
+
+@pytest.fixture(scope="session")
+def run(databases: list[Database], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Two trials of a task of each kind with a scripted agent, to be read by many tests."""
+    with quick(databases[1:]):
+        return finish(Path(tmp_path_factory.mktemp("momento")), "system=naive_rag", "trials=2", "limit=9", "k=1")

@@ -1,20 +1,35 @@
-"""What tests of Momento share: both databases, the invented world and calls of every tool."""
+"""What tests of Momento share: the invented world, calls of every tool, and runs."""
 
 from __future__ import annotations
 
+import io
+import json
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from papers.momento.database import Database, SQLiteDatabase
+from deltamem.config import composed, validated
+from eval import fingerprint, runner
+from eval.records import QuestionRecord
+from papers.momento.__main__ import Momento, MomentoConfig, main
 from papers.momento.mini import mini_catalogue, new_id
-from papers.momento.postgres import PostgresDatabase, private_postgres
+from papers.momento.report import trials_of
+from papers.momento.schema import TABLES
 from papers.momento.tools import TOOLS
+from papers.momento.trial import TrialRecord
 from papers.momento.world import World
+
+if TYPE_CHECKING:
+    from papers.momento.database import Database
 
 TODAY = date(2026, 5, 18)  # a Monday
 CATALOGUE = mini_catalogue()
@@ -97,26 +112,88 @@ SESSIONS = [
     session_row("late", MARA, "Mara dines late", [0.0, 1.0, 0.0], "2026-05-15T10:00:00+00:00"),
     session_row("secret", OREN, "OREN-CANARY", [1.0, 0.0, 0.0]),
 ]
-MESSAGES = [
-    {"id": new_id("message"), "session_id": SESSIONS[2]["id"], "role": "user", "content": "OREN-CANARY", "seq": 1},
-]
 
 
 def reset(world: World) -> World:
-    world.reset(TODAY, SEED, SESSIONS, MESSAGES)
+    world.reset(TODAY, SEED, SESSIONS)
     return world
 
 
+class HashedWords:
+    """Counts the words of a text in 256 bins."""
+
+    name = "hashed words"
+
+    def documents(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        made = np.zeros((len(texts), 256), dtype=np.float32)
+        for row, text in zip(made, texts, strict=True):
+            for word in re.findall(r"\w+", text.lower()):
+                row[zlib.crc32(word.encode()) % 256] += 1
+        return made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-6)
+
+    queries = documents
+
+
 @contextmanager
-def both_databases() -> Iterator[list[Database]]:
-    """SQLite and a private PostgreSQL; skipped where the package that brings the programs is missing."""
-    pytest.importorskip("pgserver", reason="pgserver, which brings PostgreSQL, is not installed")
-    pytest.importorskip("psycopg")
-    with ExitStack() as stack:
-        opened: list[Database] = [SQLiteDatabase(), PostgresDatabase(stack.enter_context(private_postgres()))]
-        for database in opened:
-            stack.callback(database.close)
-        yield opened
+def quick(databases: Sequence[Database]) -> Iterator[pytest.MonkeyPatch]:
+    """Runs take these databases in place of a server of their own, and embed nothing."""
+    from papers.momento import database
+
+    @contextmanager
+    def opened(name: str, count: int) -> Iterator[list[Database]]:
+        for one in databases:
+            one.rows(f"TRUNCATE {', '.join(TABLES)}")
+        yield list(databases[:count])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner, "make_embedder", lambda settings: HashedWords())
+        patched.setattr(fingerprint, "git_commit", lambda: None)
+        patched.setattr(fingerprint, "versions", lambda packages: {})
+        patched.setattr(database, "open_databases", opened)
+        yield patched
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run: its folder, exit code and output."""
+
+    out: Path
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.out / "summary.json").read_bytes()))
+
+    @property
+    def page(self) -> str:
+        return (self.out / "trials.html").read_text(encoding="utf-8").replace("&#39;", "'")
+
+    @property
+    def trials(self) -> dict[str, TrialRecord]:
+        """By task and number."""
+        return {f"{question.key}/{number}": trial for question, number, trial in trials_of(list(self.questions.values()))}
+
+    @property
+    def questions(self) -> dict[str, QuestionRecord]:
+        """The last record of each task."""
+        lines = (self.out / "questions.jsonl").read_text().splitlines() if (self.out / "questions.jsonl").exists() else []
+        return {record.key: record for record in map(QuestionRecord.model_validate_json, lines)}
+
+    def passed(self, metric: str = "passed") -> float:
+        return float(self.summary["scores"][metric]["all"]["estimate"])
+
+
+def configured(out: Path, *overrides: str) -> MomentoConfig:
+    return validated(composed("momento", [f"out={out}", "stores_at_once=2", *overrides], Momento.config_dir), MomentoConfig)
+
+
+def finish(out: Path, *overrides: str) -> Finished:
+    """Run in this process."""
+    with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()) as stderr:
+        code = main(configured(out, *overrides))
+    return Finished(out, code, " ".join(stdout.getvalue().split()), stderr.getvalue())
 
 
 def planned_calls(count: int = 520) -> list[tuple[str, dict[str, Any]]]:

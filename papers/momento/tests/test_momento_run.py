@@ -1,222 +1,114 @@
-"""Runs: what memory is worth to an agent without mistakes, agents and users by models, resuming, failures, the page."""
+"""Runs: what memory is worth to an agent without mistakes, agents and users by models, resuming, failures, pages."""
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from momento_cases import CATALOGUE, TODAY
-from rich.console import Console
+from momento_cases import CATALOGUE, TODAY, Finished, configured, finish
 from scripted_server import Reply, Served, completion, failure, is_check, serve, too_long, unused_url
 
-from deltamem.config import CONFIGS, composed, validated
+from deltamem.config import CONFIGS
 from deltamem.errors import DeltaMemError
-from deltamem.window import estimate_tokens
-from eval import fingerprint
+from deltamem.ingest import estimate_tokens
+from deltamem.prompts import load_prompt
 from eval.compare.page import render
 from eval.compare.runs import differences, load_runs
 from eval.compare.tables import paired_differences
 from papers.momento import __main__ as command
-from papers.momento.__main__ import MomentoConfig, evaluate, lines, main
-from papers.momento.agent import EARLIER, LLMAgent, Model, Said, Toolbox, with_images
-from papers.momento.calibration import known_replies
-from papers.momento.database import SQLiteDatabase
+from papers.momento.agent import EARLIER, LLMAgent, Model, Toolbox, UserMessage, with_images
+from papers.momento.judge import known_replies, read_verdicts
 from papers.momento.mini import mini_tasks
-from papers.momento.recall import dialogue_sessions, read_verdicts
+from papers.momento.recall import dialogue_sessions
+from papers.momento.report import SCORES
 from papers.momento.scores import said
 from papers.momento.tasks import Image, Message, TaskSet
-from papers.momento.trial import TrialRecord
 from papers.momento.world import World
 
 MINI = mini_tasks()
-QUIET = Console(quiet=True)
+
+pytestmark = pytest.mark.usefixtures("quick_runs")
 
 
-class HashedWords:
-    """Counts the words of a text in 256 bins."""
-
-    name = "hashed words"
-
-    def documents(self, texts: list[str]) -> np.ndarray[Any, Any]:
-        made = np.zeros((len(texts), 256), dtype=np.float32)
-        for row, text in zip(made, texts, strict=True):
-            for word in re.findall(r"\w+", text.lower()):
-                row[zlib.crc32(word.encode()) % 256] += 1
-        return made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-6)
-
-    queries = documents
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "make_embedder", lambda settings: HashedWords())
-    monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
-    monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
-
-
-def configured(out: Path, *overrides: str) -> MomentoConfig:
-    return validated(composed("momento", [f"out={out}", *overrides], CONFIGS), MomentoConfig)
-
-
-def records(out: Path) -> dict[str, TrialRecord]:
-    """The last record of each trial."""
-    found = [TrialRecord.model_validate_json(line) for line in (out / "trials.jsonl").read_text().splitlines()]
-    return {record.key: record for record in found}
-
-
-def estimate(summary: Mapping[str, Any], metric: str = "passed") -> float:
-    return float(summary["scores"][metric]["all"]["estimate"])
-
-
-def test_the_tasks_need_memory(tmp_path: Path) -> None:
-    passed = {}
-    for system in ("oracle", "none", "naive_rag", "full_context", "given_summaries"):
-        # The tasks' words are those of the sessions, so that an embedder of words finds nearly all with the usual three.
-        summary = evaluate(configured(tmp_path / system, f"system={system}", "trials=1", "k=1"), QUIET)
-        assert summary["trials"]["failed"] == 0 and not summary["partial"]
-        assert summary["trials"]["done"] == len(MINI.tasks)
-        passed[system] = estimate(summary)
+def test_the_tasks_need_memory(tmp_path: Path, run: Finished) -> None:
+    passed = {
+        system: finish(tmp_path / system, f"system={system}", "trials=1", "limit=9", "k=1").passed()
+        for system in ("oracle", "none", "full_context", "given_summaries")
+    }
     assert passed["oracle"] == passed["full_context"] == 1.0
     assert passed["none"] == 0.0
-    assert 0.15 < passed["naive_rag"] < 0.85, passed
-    assert passed["none"] < passed["given_summaries"]
+    # The tasks' words are those of the sessions, so that an embedder of words finds nearly all with the usual three.
+    assert 0.1 < run.passed() < 0.9 and passed["given_summaries"] > 0
 
 
-def test_more_passages_find_more(tmp_path: Path) -> None:
-    shares = [
-        evaluate(configured(tmp_path / str(k), "system=naive_rag", "trials=1", f"k={k}"), QUIET)["scores"]["passed"]["all"][
-            "estimate"
-        ]
-        for k in (1, 12)
-    ]
-    assert shares[0] < shares[1]
+def test_a_run_says_what_came_of_it(run: Finished) -> None:
+    assert run.code == 0 and run.summary["trials"]["done"] == 18 and not run.summary["trials"]["failed"]
+    assert "Momento, not the published file, naive_rag: passed" in run.stdout and "n 9 of 54" in run.stdout
+    assert "18 trials, 0 failed" in run.stdout and "pass^2" in run.stdout
+    trials = [trial.scores for trial in run.trials.values() if trial.scores is not None]
+    for name in SCORES:
+        of = run.summary["scores"][name]["all"]
+        assert of["low"] <= of["estimate"] <= of["high"]
+        assert of["estimate"] == pytest.approx(np.mean([getattr(one, name) for one in trials])), name
+        assert of["count"] == of["groups"] == 9  # two trials of a task are no two tasks
+    assert run.passed("pass@2") == run.passed("pass^2")  # trials are alike
+    bounds = run.summary["scores"]["passed"]["all"]
+    assert f"[{100 * bounds['low']:.1f}, {100 * bounds['high']:.1f}]" in run.page
+    assert run.summary["sessions"]["total"] == 81
 
 
-def test_three_trials_of_all_tasks_and_the_same_again_does_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configured(tmp_path, "system=oracle")
-    assert main(config) == 0
-    said = capsys.readouterr().out
-    assert "passed 100.0" in said and "pass^3 100.0" in said and "162 trials of 54 tasks" in said
-    before = (tmp_path / "trials.jsonl").read_bytes()
-    assert len(records(tmp_path)) == 162
-    assert main(config) == 0
-    assert (tmp_path / "trials.jsonl").read_bytes() == before
+def test_the_same_again_does_nothing_and_another_configuration_is_refused(run: Finished) -> None:
+    before = (run.out / "questions.jsonl").read_bytes()
+    again = finish(run.out, "system=naive_rag", "trials=2", "limit=9", "k=1")
+    assert (run.out / "questions.jsonl").read_bytes() == before
+    assert again.summary["scores"] == run.summary["scores"]
     with pytest.raises(DeltaMemError, match="choose another out"):
-        evaluate(configured(tmp_path, "system=oracle", "k=7"), QUIET)
+        finish(run.out, "system=naive_rag", "trials=2", "limit=9", "k=7")
 
 
-def test_intervals_are_over_tasks_and_runs_can_be_compared(tmp_path: Path) -> None:
-    few = evaluate(configured(tmp_path / "few", "system=naive_rag", "trials=2", "k=1", "limit=27"), QUIET)
-    trials = [record.scores for record in records(tmp_path / "few").values() if record.scores is not None]
-    for name in ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered"):
-        of = few["scores"][name]
-        assert of["all"]["low"] <= of["all"]["estimate"] <= of["all"]["high"]
-        assert of["all"]["estimate"] == pytest.approx(np.mean([getattr(one, name) for one in trials])), name
-        assert of["all"]["count"] == of["all"]["groups"] == 27  # two trials of a task are no two tasks
-    assert few["scores"]["pass@2"]["all"]["estimate"] == few["scores"]["pass^2"]["all"]["estimate"]  # trials are alike
-    bounds = few["scores"]["passed"]["all"]
-    assert f"[{100 * bounds['low']:.1f}, {100 * bounds['high']:.1f}]" in lines(few)[0]
-    assert f"[{100 * bounds['low']:.1f}, " in (tmp_path / "few" / "report.html").read_text()
-    evaluate(configured(tmp_path / "full", "system=full_context", "trials=2", "limit=27"), QUIET)
-    first, second = runs = load_runs([tmp_path / "few", tmp_path / "full"])
-    assert first.family == "momento" and first.paired and len(first.questions) == 27
-    assert first.headline.shown is not None
-    assert first.headline.shown.estimate == pytest.approx(estimate(few), abs=1e-6)
+def test_runs_can_be_compared(tmp_path: Path, run: Finished) -> None:
+    finish(tmp_path, "system=full_context", "trials=1", "limit=9", "k=3")
+    runs = load_runs([run.out, tmp_path])
+    assert runs[0].family == "momento" and runs[0].paired and len(runs[0].questions) == 9
     gap = next(one for one in paired_differences(runs) if one.metric == "passed")
-    assert gap.interval.estimate == pytest.approx(estimate(few) - 1, abs=1e-6) and gap.significant
-    evaluate(configured(tmp_path / "more", "system=naive_rag", "trials=1", "k=3", "limit=27"), QUIET)
-    said = " ".join(differences(load_runs([tmp_path / "few", tmp_path / "more"])))
-    assert "protocol k differs: 1 (few); 3 (more)" in said and "protocol trials differs: 2 (few); 1 (more)" in said
+    assert gap.interval.estimate == pytest.approx(run.passed() - 1, abs=1e-6)
+    differing = " ".join(differences(runs))
+    assert "protocol k differs: 1 (" in differing and "protocol trials differs: 2 (" in differing
     page = render(runs)
     assert MINI.tasks[0].opening in page and "Momento" in page
-    assert second.summary.score("state", "usual") is not None
+    assert runs[1].summary.score("state", "usual") is not None
 
 
-def test_a_narrow_run_and_then_the_rest(tmp_path: Path) -> None:
-    def run(*overrides: str) -> dict[str, Any]:
-        summary = evaluate(configured(tmp_path, "system=naive_rag", *overrides), QUIET)
-        return {
-            name: summary[name] for name in ("questions", "trials", "sessions", "scores", "headline", "data", "warnings")
-        }
-
-    narrow = run("limit=2", "trials=1")
-    whole = run("limit=4", "trials=2")
-    assert whole["trials"]["done"] == 8 and whole["sessions"]["total"] == 2 * narrow["sessions"]["total"] > 0
-    assert run("limit=2", "trials=1") == narrow  # although the folder holds more
-
-
-def test_a_comparison_keeps_failures_and_what_is_not_finished_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
-    monkeypatch.setattr(command, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
-    evaluate(configured(tmp_path / "run", "system=oracle", "trials=2"), QUIET)
-    (run,) = load_runs([tmp_path / "run"])
-    assert run.headline.failures == 1 and run.headline.shown is None
-    assert "failed at 1 of 2" in (run.headline.withheld or "")
-    valid = run.summary.scores["passed(valid)"]["all"]
-    assert valid is not None and valid.estimate == 1 and valid.count == 1
-    assert not {"passed", "pass@2", "pass^2"} & {name for name in run.summary.scores if run.summary.score(name, "all")}
-    assert run.summary.scores["pass^2(valid)"]["all"] == valid
-    said = lines(json.loads((tmp_path / "run" / "summary.json").read_text()))
-    assert said[0].startswith("oracle: passed withheld") and said[1].startswith("oracle(valid): passed(valid) withheld")
-    assert said[2] == "passed by kind: withheld" and "2 failed" in said[3]
-    assert any(line.startswith("withheld: passed, ") for line in said)
-
-
-def test_a_task_is_done_when_all_its_trials_are_and_progress_counts_those_that_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate(configured(tmp_path, "system=none", "trials=3", "limit=2"), QUIET)
-    kept = (tmp_path / "trials.jsonl").read_text().splitlines()
-    (tmp_path / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept[:-1]))
-
-    async def killed(self: command.Run) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(command.Run, "do", killed)
-        evaluate(configured(tmp_path, "system=none", "trials=3", "limit=2"), QUIET)
-    assert json.loads((tmp_path / "summary.json").read_text())["partial"] == {"done": 1, "questions": 2}
-    with Console(file=io.StringIO()) as console:
-        evaluate(configured(tmp_path, "system=none", "trials=1", "limit=3"), console)
-    assert console.file.getvalue() == "trials 3/3\n"  # type: ignore[attr-defined]
-
-
-def test_a_record_says_what_happened(tmp_path: Path) -> None:
-    evaluate(configured(tmp_path, "system=oracle", "trials=1", "limit=9"), QUIET)
-    usual = records(tmp_path)["0/1"]
+def test_a_record_and_the_page_say_what_happened(tmp_path: Path) -> None:
+    done = finish(tmp_path, "system=oracle", "trials=1", "limit=9")
+    usual = done.trials["0/1"]
     assert usual.finished and usual.error is None and usual.scores is not None and usual.scores.passed
-    assert [turn.said for turn in usual.turns] == [MINI.tasks[0].opening, "Yes, please go ahead."]
+    assert [turn.message for turn in usual.turns] == [MINI.tasks[0].opening, "Yes, please go ahead."]
     assert "My usual" in usual.turns[0].recalled.texts[0]
     assert [action.name for action in usual.actions] == ["search_restaurants", "list_restaurant_menu", "create_order"]
     assert set(usual.changes) == {"orders", "order_items"}
     assert all(row.startswith("+ ") for rows in usual.changes.values() for row in rows)
-    moved = next(record for record in records(tmp_path).values() if record.kind == "time corrected")
+    moved = next(done.trials[f"{one.key}/1"] for one in done.questions.values() if one.category == "time corrected")
     assert [row[:2] for row in moved.changes["reservations"]] == ["- ", "+ "]
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "create_order" in page and "My usual" in page and "momento-mini" in page
+    assert "create_order" in done.page and "My usual" in done.page and "momento-mini" in done.page
 
 
 def test_memory_systems_are_given_the_messages_and_not_the_summaries() -> None:
     task = MINI.tasks[0]
     session = task.sessions[0]
     tool = Message(seq=99, role="tool", content='{"secret": 1}')
-    told = task.model_copy(update={"sessions": (session.model_copy(update={"messages": (*session.messages, tool)}),)})
-    (made,) = dialogue_sessions(told)
+    more = task.model_copy(update={"sessions": (session.model_copy(update={"messages": (*session.messages, tool)}),)})
+    (made,) = dialogue_sessions(more)
     assert [turn.text for turn in made.turns] == [message.text for message in session.messages]
     assert session.summary not in " ".join(turn.text for turn in made.turns)
 
@@ -224,54 +116,55 @@ def test_memory_systems_are_given_the_messages_and_not_the_summaries() -> None:
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_without_a_trial_twice(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = [sys.executable, "-m", "papers.momento", "system=full_context", "trials=12", f"out={out}"]
-    root = CONFIGS.parent
+    arguments = [sys.executable, "-m", "papers.momento", "system=full_context", "trials=6", f"out={out}"]
+    answers, root = out / "questions.jsonl", CONFIGS.parent
     for _ in range(2):
         running = subprocess.Popen(arguments, cwd=root, stdout=subprocess.DEVNULL)
-        before = (out / "trials.jsonl").stat().st_size if (out / "trials.jsonl").exists() else 0
-        while running.poll() is None and not (out.exists() and _grown(out / "trials.jsonl", before)):
+        before = answers.stat().st_size if answers.exists() else 0
+        while running.poll() is None and not (answers.exists() and answers.stat().st_size > before + 100_000):
             time.sleep(0.01)
         running.send_signal(signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
-    kept = (out / "trials.jsonl").read_bytes().split(b"\n")[:-1]
-    assert 0 < len(kept) < 648
+    kept = answers.read_bytes().split(b"\n")[:-1]
+    assert 0 < len(kept) < 324
     assert json.loads((out / "summary.json").read_bytes())["partial"]["questions"] == 54
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    after = (out / "trials.jsonl").read_bytes().splitlines()
-    assert after[: len(kept)] == kept
-    assert len(after) == len(records(out)) == 648
-    assert json.loads((out / "summary.json").read_bytes())["scores"]["passed"]["all"]["estimate"] == 1.0
-
-
-def _grown(path: Path, before: int) -> bool:
-    return path.exists() and path.stat().st_size > before + 100_000
+    after = answers.read_bytes().splitlines()
+    assert after[: len(kept)] == kept and len(after) == 324  # a line for each trial, none twice
+    last = Finished(out, 0, "", "")
+    assert len(last.trials) == 324 and last.passed() == 1
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "reason"),
     [
         (["system=telepathy"], "does not exist"),
         (["data=x.jsonl"], "go together"),
         (["data=x.jsonl", "world=y"], "momento-mini only"),
         (["system=given_summaries", "estimate=true"], "not for this benchmark"),
-        (["database=abacus", "limit=1"], "there are: sqlite"),
         (["system=deltamem"], "needs a model"),
+        (["system=naive_rag", "base_url=URL", "user.base_url=URL", "answer.model=tiny", "answer.max_retries=0"], "reached"),
+        (["system=stitch", "labeller=llm", "base_url=URL", "manager.model=tiny", "manager.max_retries=0"], "reached"),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], said: str) -> None:
-    with pytest.raises(DeltaMemError, match=said):
-        evaluate(configured(tmp_path, *overrides), QUIET)
-    assert not (tmp_path / "manifest.json").exists()  # the command can be corrected
+def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], reason: str) -> None:
+    url = unused_url()
+    with pytest.raises(DeltaMemError, match=reason):
+        finish(tmp_path, "limit=1", *(one.replace("URL", url) for one in overrides))
+    assert not Finished(tmp_path, 0, "", "").trials
+    assert not any((tmp_path / name).exists() for name in ("making.json", "manifest.json"))  # it can be corrected
 
 
 def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
-    tasks = TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1]))
-    monkeypatch.setattr(command, "mini_tasks", lambda seed: tasks)
-    summary = evaluate(configured(tmp_path, "system=oracle", "trials=2"), QUIET)
-    assert summary["trials"]["failed"] == 2 and summary["scores"]["passed(valid)"]["all"]["estimate"] == 1.0
-    assert "an id of its own" in summary["failures"]["first"][0]
+    monkeypatch.setattr(command, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
+    done = finish(tmp_path, "system=oracle", "trials=2")
+    assert done.code == 1 and done.summary["trials"]["failed"] == 2 and done.passed("passed(valid)") == 1
+    assert "an id of its own" in done.stderr and "withheld: passed, " in done.stdout
+    (run,) = load_runs([tmp_path])
+    assert run.headline.failures == 1 and run.headline.shown is None
+    assert "failed at 1 of 2" in (run.headline.withheld or "")
 
 
 # With models
@@ -348,11 +241,15 @@ def serving() -> Iterator[Callable[[Models], Served]]:
         one.__exit__(None, None, None)
 
 
-def by_models(out: Path, server: Served, *overrides: str) -> MomentoConfig:
+def by_models(out: Path, server: Served, *overrides: str) -> Finished:
     named = [f"base_url={server.url}", "answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000"]
-    return configured(
-        out, *named, "limit=1", "trials=1", "system=oracle", "judge.max_retries=0", "answer.max_retries=0", *overrides
-    )
+    more = ["limit=1", "trials=1", "system=oracle", "judge.max_retries=0", "answer.max_retries=0", "judge.probes=false"]
+    return finish(out, *named, *more, *overrides)
+
+
+def only(done: Finished) -> Any:
+    (trial,) = done.trials.values()
+    return trial
 
 
 def asked(server: Served, begin: str) -> list[dict[str, Any]]:
@@ -361,17 +258,19 @@ def asked(server: Served, begin: str) -> list[dict[str, Any]]:
 
 def test_models_play_agent_user_and_judge(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
     server = serving(Models())
-    config = by_models(tmp_path, server)
-    summary = evaluate(config, QUIET)
-    (record,) = records(tmp_path).values()
+    done = by_models(tmp_path, server)
+    record = only(done)
     assert record.error is None and record.scores is not None and record.scores.passed
     assert record.scores.covered_by_judge == (True,) and record.scores.covered_by_words == (True,)
     assert [action.name for action in record.actions] == ["search_restaurants", "list_restaurant_menu", "create_order"]
     assert (record.repeated_calls, record.unreadable_calls) == (1, 1)
-    told = "3 calls of tools, 0 against a rule, 1 that could not be read"
-    assert any(told in line for line in lines(summary)) and told in (tmp_path / "report.html").read_text()
+    assert "3 calls of tools, 0 against a rule, 1 that could not be read" in done.stdout
     assert record.turns[0].reply == "Shall I order your usual?"  # without the thoughts
-    assert record.agent_cost.calls == 4 and record.judge_cost.calls == 1
+    assert {part: cost["calls"] for part, cost in done.summary["cost"].items() if cost.get("calls")} == {
+        "answer": 4,
+        "user": 3,
+        "judge": 1,
+    }
     first = asked(server, "You serve")[0]
     assert len(first["tools"]) == 26
     assert "My usual at" in first["messages"][0]["content"] and TASK.user_id in first["messages"][0]["content"]
@@ -379,57 +278,48 @@ def test_models_play_agent_user_and_judge(tmp_path: Path, serving: Callable[[Mod
     assert [one["tool_call_id"] for one in second[-4:]] == ["c", "m", "again", "bad"]
     assert second[-1]["content"].startswith("Error: the arguments of create_order are not a JSON object")
     assert second[-2]["content"] == second[-4]["content"]
-    assert summary["cost"]["answer"]["calls"] == 4
-    assert any("answer: 4 calls (0 cached)" in line for line in lines(summary))
-    assert "answer: 4 calls" in (tmp_path / "report.html").read_text()
+    assert "answer: 4 calls (0 cached)" in done.stdout
     sent = len(server.requests)
-    evaluate(config, QUIET)  # nothing is left to do
+    by_models(tmp_path, server)  # nothing is left to do
     assert len(server.requests) == sent
-    (tmp_path / "trials.jsonl").unlink()  # all answers are in the cache, those with calls of tools too
-    again = evaluate(config, QUIET)
-    assert again["scores"] == summary["scores"]
+    (tmp_path / "questions.jsonl").unlink()  # all answers are in the cache, those with calls of tools too
+    assert by_models(tmp_path, server).summary["scores"] == done.summary["scores"]
     assert [body for body in server.requests[sent:] if not is_check(body)] == []
 
 
-def test_the_own_query_of_a_model_recalls_summaries(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    server = serving(Models())
-    evaluate(by_models(tmp_path, server, "system=given_summaries"), QUIET)
-    (record,) = records(tmp_path).values()
-    recalled = record.turns[0].recalled
-    assert recalled.how == "query" and len(recalled.texts) == 9 and not recalled.refused
-    assert list(recalled.texts) == sorted(recalled.texts)
-    assert record.recall_cost.calls == 2
-    assert str(TASK.current_date) in asked(server, "Write one SELECT")[0]["messages"][0]["content"]
-
-
-@pytest.mark.parametrize(
-    "query", ["SELECT * FROM users", "DELETE FROM sessions", "", "SELECT nothing FROM sessions", "I cannot."]
-)
-def test_where_the_query_cannot_be_used_the_nearest_summaries_are_recalled(
-    tmp_path: Path, serving: Callable[[Models], Served], query: str
+@pytest.mark.parametrize("query", [None, "SELECT * FROM users", "DELETE FROM sessions", "", "I cannot."])
+def test_a_model_writes_the_query_over_summaries_and_else_the_nearest_are_recalled(
+    tmp_path: Path, serving: Callable[[Models], Served], query: str | None
 ) -> None:
-    server = serving(Models(query=lambda body: completion(query)))
-    evaluate(by_models(tmp_path, server, "system=given_summaries"), QUIET)
-    (record,) = records(tmp_path).values()
+    server = serving(Models() if query is None else Models(query=lambda body: completion(query)))
+    record = only(by_models(tmp_path, server, "system=given_summaries"))
     recalled = record.turns[0].recalled
-    assert recalled.how == "nearest" and recalled.refused and len(recalled.texts) == 3
-    assert record.error is None
+    if query is None:
+        assert recalled.how == "query" and len(recalled.texts) == 9 and not recalled.refused
+        assert list(recalled.texts) == sorted(recalled.texts) and record.costs["recall"].calls == 2
+        assert str(TASK.current_date) in asked(server, "Write one SELECT")[0]["messages"][0]["content"]
+    else:
+        assert recalled.how == "nearest" and recalled.refused and len(recalled.texts) == 3 and record.error is None
 
 
 def test_a_judge_that_cannot_be_read_leaves_the_words(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    server = serving(Models(judge=lambda body: completion("It is all fine.")))
-    summary = evaluate(by_models(tmp_path, server), QUIET)
-    (record,) = records(tmp_path).values()
-    assert record.scores is not None and record.scores.passed
-    assert record.scores.covered_by_judge is None and "cannot be read" in (record.scores.judge_error or "")
-    assert record.judge_cost.calls == 3
-    assert summary["trials"]["judged_by_words_after_a_failure"] == 1
+    done = by_models(tmp_path, serving(Models(judge=lambda body: completion("It is all fine."))))
+    scores = only(done).scores
+    assert scores.passed and scores.covered_by_judge is None and "cannot be read" in scores.judge_error
+    assert only(done).costs["judge"].calls == 3
+    assert done.summary["trials"]["judged_by_words_after_a_failure"] == 1
+
+
+def test_a_judge_decides_against_the_words(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+    no = json.dumps({"results": [{"index": 0, "covered": False, "reason": "r"}]})
+    done = by_models(tmp_path, serving(Models(judge=lambda body: completion(f"<think>{{}}</think>{no}"))))
+    assert done.passed("coverage") == 0 and done.passed("word_coverage") == 1
 
 
 def fair_judge(body: dict[str, Any]) -> Reply:
     """Finds what is expected word for word."""
-    asked = body["messages"][0]["content"]
-    talk, _, rest = asked.partition("The conversation:")[2].partition("The pieces of information, each with a reference:")
+    content = body["messages"][0]["content"]
+    talk, _, rest = content.partition("The conversation:")[2].partition("The pieces of information, each with a reference:")
     items = json.loads(rest.partition("A piece counts")[0])
     replies = talk.partition("assistant: ")[2]
     return verdicts(*(item["reference_answer"] in replies for item in items))
@@ -441,11 +331,11 @@ def verdicts(*covered: bool) -> Reply:
 
 
 def test_replies_that_a_judge_is_measured_on_are_what_they_are_taken_for() -> None:
-    found = [one for seed in range(8) for one in known_replies(MINI.tasks, seed)]
-    for one in found:
+    replies = [one for seed in range(8) for one in known_replies(MINI.tasks, seed)]
+    for one in replies:
         covered = said(one.task.expected_information, [one.reply])
         assert all(covered) if one.right else not any(covered), one
-    assert Counter(one.kind for one in found) == {"all of it": 160, "nothing": 80, "another's": 80}
+    assert Counter(one.kind for one in replies) == {"all of it": 160, "nothing": 80, "another's": 80}
     assert known_replies([MINI.tasks[0].model_copy(update={"expected_information": ()})], 0) == []
 
 
@@ -453,21 +343,9 @@ def test_replies_that_a_judge_is_measured_on_are_what_they_are_taken_for() -> No
     ("judge", "probed", "withheld"),
     [
         (fair_judge, "information judge on probes: accepts 0% (0-16)", None),
-        (
-            lambda body: verdicts(True),
-            "accepts 100% (84-100)",
-            "the information judge accepts 100% of the wrong answers of the calib",
-        ),
-        (
-            lambda body: verdicts(False),
-            "rejects 100% (84-100)",
-            "the information judge rejects 100% of the right ones of the calib",
-        ),
-        (
-            lambda body: completion("Well."),
-            "fails on 40",
-            "the information judge could not be calibrated: the judge's reply",
-        ),
+        (lambda body: verdicts(True), "accepts 100% (84-100)", "the information judge accepts 100% of the wrong answers"),
+        (lambda body: verdicts(False), "rejects 100% (84-100)", "the information judge rejects 100% of the right ones"),
+        (lambda body: completion("Well."), "fails on 40", "the information judge could not be calibrated: the judge's"),
     ],
 )
 def test_scores_of_a_judge_that_is_mostly_wrong_are_withheld(
@@ -478,151 +356,99 @@ def test_scores_of_a_judge_that_is_mostly_wrong_are_withheld(
     withheld: str | None,
 ) -> None:
     server = serving(Models(judge=judge))
-    config = by_models(tmp_path, server)
-    summary = evaluate(config, QUIET)
-    if withheld is None:
-        assert summary["withheld"] == {}
-    else:
-        assert set(summary["withheld"]) == {"passed", "coverage"}
-        assert all(why.startswith(withheld) for why in summary["withheld"].values())
-        assert "passed withheld" in lines(summary)[0] and "word_coverage 1" in lines(summary)[0]
-    assert any(probed in line for line in lines(summary))
-    sent = len(server.requests)
-    again = evaluate(config, QUIET)
-    assert again["withheld"] == summary["withheld"] and len(server.requests) == sent
-    unmeasured = evaluate(by_models(tmp_path / "unmeasured", server, "judge.probes=false"), QUIET)
-    assert unmeasured["withheld"] == {} and any("was not calibrated" in warning for warning in unmeasured["warnings"])
+    done = by_models(tmp_path, server, "judge.probes=true", "judge.attempts=1")
+    reasons = done.summary["withheld"]
+    assert set(reasons) == (set() if withheld is None else {"passed", "coverage"})
+    assert all(why.startswith(withheld) for why in reasons.values())
+    assert probed in done.stdout and (withheld is None or "passed withheld" in done.stdout)
 
 
-def test_replies_that_were_cut_are_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+def test_replies_that_were_cut_are_reported(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
     cut = partial(completion, finish="length")
     models = Models(agent=lambda body: cut("Shall I"), user=lambda body: cut("More of it"), judge=lambda body: cut('{"res'))
-    overrides = ("turns=2", "trials=2", "judge.attempts=1", "user.max_tokens=9")
-    summary = evaluate(by_models(tmp_path, serving(models), *overrides), QUIET)
-    assert {tuple(record.cut.items()) for record in records(tmp_path).values()} == {
-        (("answer", 2), ("user", 2), ("judge", 1))
-    }
-    for told in (
+    done = by_models(tmp_path, serving(models), "turns=2", "trials=2", "judge.attempts=1", "user.max_tokens=9")
+    assert all(trial.cut == {"answer": 2, "user": 2, "judge": 1} for trial in done.trials.values())
+    for warning in (
         "2 of 2 answers were cut at answer.max_tokens=1000; raise answer.max_tokens",
         "4 of 4 replies of the user's model were cut at user.max_tokens=9; raise user.max_tokens",
         "2 of 2 replies of the judge were cut at judge.max_tokens=1000; raise judge.max_tokens",
         "the judge failed in 2 of 2 trials, whose coverage is that by words: the judge's reply cannot be read",
     ):
-        assert sum(warning.startswith(told) for warning in summary["warnings"]) == 1, told
-        assert told in (tmp_path / "report.html").read_text().replace("&#39;", "'")
-
-
-def test_an_agent_without_a_word_is_told(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    server = serving(Models(agent=lambda body: completion(""), user=lambda body: completion("More!")))
-    summary = evaluate(by_models(tmp_path, server, "turns=2"), QUIET)
-    assert "1 of 1 answers are empty and count as wrong" in summary["warnings"]
-    assert not any("cut" in warning for warning in summary["warnings"]) and summary["headline"]["silent"] == 1
-
-
-def test_a_judge_decides_against_the_words(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    no = json.dumps({"results": [{"index": 0, "covered": False, "reason": "r"}]})
-    server = serving(Models(judge=lambda body: completion(f"<think>{{}}</think>{no}")))
-    summary = evaluate(by_models(tmp_path, server), QUIET)
-    assert estimate(summary, "coverage") == 0 and estimate(summary, "word_coverage") == 1
+        assert sum(one.startswith(warning) for one in done.summary["warnings"]) == 1, warning
 
 
 def test_a_broken_endpoint_is_a_failure_and_not_a_zero_and_is_tried_again(
-    tmp_path: Path, serving: Callable[[Models], Served], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, serving: Callable[[Models], Served]
 ) -> None:
-    broken = [True]
-    working = Models()
-    server = serving(Models(agent=lambda body: failure(400, "no") if broken[0] else working.agent(body)))
-    config = by_models(tmp_path, server)
-    assert main(config) == 1
-    said = capsys.readouterr()
-    assert "1 failures (1 in answer)" in said.err and "answer: 0: " in said.err
-    summary = json.loads((tmp_path / "summary.json").read_bytes())
-    assert summary["trials"]["failed"] == 1
-    assert "passed(valid)" not in summary["scores"] and estimate(summary) == 0
-    assert "failed:" in (tmp_path / "report.html").read_text()
+    broken, working = [True], Models()
+
+    def agent(body: dict[str, Any]) -> Reply:
+        if not broken[0]:
+            return working.agent(body)
+        return failure(400, "no") if len(body["messages"]) > 2 else completion("")  # silent at first
+
+    server = serving(Models(agent=agent, user=lambda body: completion("More!") if broken[0] else working.user(body)))
+    done = by_models(tmp_path, server)
+    assert done.code == 1 and "1 failures (1 in answer)" in done.stderr and "answer: 0: " in done.stderr
+    assert done.summary["trials"]["failed"] == 1 and "failed at 1 of 1" in done.summary["withheld"]["passed"]
+    assert "passed(valid)" not in done.summary["scores"] and done.passed() == 0 and "failed:" in done.page
     broken[0] = False
-    assert main(config) == 0
-    again = json.loads((tmp_path / "summary.json").read_bytes())["scores"]
-    assert again["passed"]["all"]["estimate"] == 1 and "passed(valid)" not in again
-
-
-def test_a_silent_agent_does_not_hide_that_the_endpoint_broke(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    def once(body: dict[str, Any]) -> Reply:
-        return failure(400, "no") if len(body["messages"]) > 2 else completion("")
-
-    summary = evaluate(by_models(tmp_path, serving(Models(agent=once, user=lambda body: completion("More!")))), QUIET)
-    (record,) = records(tmp_path).values()
-    assert [turn.reply for turn in record.turns] == [""] and record.error is not None
-    assert "failed at 1 of 1" in summary["withheld"]["passed"] and summary["failures"]["by_stage"] == {"answer": 1}
-
-
-def test_a_user_who_is_not_there_is_found_before_any_trial(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    with pytest.raises(DeltaMemError, match="cannot be reached"):
-        evaluate(by_models(tmp_path, serving(Models()), f"user.base_url={unused_url()}", "user.max_retries=0"), QUIET)
-    assert not records(tmp_path)
+    done = by_models(tmp_path, server)
+    assert done.code == 0 and done.passed() == 1 and "passed(valid)" not in done.summary["scores"]
 
 
 def test_an_agent_that_says_nothing_does_not_begin_the_conversation_anew(
     tmp_path: Path, serving: Callable[[Models], Served]
 ) -> None:
     server = serving(Models(agent=lambda body: completion("<think>hm</think>"), user=lambda body: completion("More!")))
-    evaluate(by_models(tmp_path, server, "turns=3"), QUIET)
-    (record,) = records(tmp_path).values()
-    assert [turn.reply for turn in record.turns] == [""] * 3 and record.error is None
+    done = by_models(tmp_path, server, "turns=3")
+    assert [turn.reply for turn in only(done).turns] == [""] * 3 and only(done).error is None
     heard = [one["content"] for one in asked(server, "Play a customer")[-1]["messages"] if one["role"] == "user"]
     assert heard == ["(The conversation begins. Say what you want.)", *["(The assistant said nothing.)"] * 2]
+    assert "1 of 1 answers are empty and count as wrong" in done.summary["warnings"]
+    assert done.summary["headline"]["silent"] == 1
 
 
-def test_a_labeller_that_is_not_there_is_found_before_any_trial(tmp_path: Path) -> None:
-    named = ("system=stitch", "labeller=llm", f"base_url={unused_url()}", "manager.model=tiny", "manager.max_retries=0")
-    with pytest.raises(DeltaMemError, match="cannot be reached"):
-        evaluate(configured(tmp_path, *named), QUIET)
-    assert not records(tmp_path)
-
-
-def test_rounds_and_turns_end(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+def test_rounds_and_turns_end_and_a_rule_that_is_broken_is_counted(
+    tmp_path: Path, serving: Callable[[Models], Served]
+) -> None:
     def restless(body: dict[str, Any]) -> Reply:
         if "tools" in body:
-            return completion(None, tool_calls=[tool_call("get_delivery_providers", "")])
+            return completion(None, tool_calls=[tool_call("cancel_membership", {"user_id": TASK.user_id})])
         return completion("What else?")
 
     server = serving(Models(agent=restless, user=lambda body: completion("More!")))
-    evaluate(by_models(tmp_path, server, "rounds=4", "turns=2"), QUIET)
-    (record,) = records(tmp_path).values()
+    done = by_models(tmp_path, server, "rounds=4", "turns=2")
+    record = only(done)
     assert len(record.turns) == 2 and not record.finished and record.error is None
-    assert len(record.actions) == 8
+    assert len(record.actions) == done.summary["trials"]["violations"] == 8 and done.passed() == 0
     assert [turn.reply for turn in record.turns] == ["What else?"] * 2
     last = asked(server, "You serve")[-1]["messages"]
     assert sum("No more tool calls" in str(one["content"]) for one in last) == 1  # that of this message only
 
 
-def test_a_rule_that_is_broken_is_counted(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    def careless(body: dict[str, Any]) -> Reply:
-        if body["messages"][-1]["role"] == "user":
-            return completion(None, tool_calls=[tool_call("cancel_membership", {"user_id": TASK.user_id})])
-        return completion("Done.")
+@pytest.fixture
+def agent(
+    tmp_path: Path, serving: Callable[[Models], Served], world: World
+) -> Callable[[Models], tuple[LLMAgent, Served]]:
+    def make(models: Models) -> tuple[LLMAgent, Served]:
+        server = serving(models)
+        config = configured(tmp_path, f"base_url={server.url}", "answer.model=tiny", "answer.max_tokens=1000", "cache=null")
+        world.reset(TODAY, {})
+        prompts = [load_prompt(f"momento_{name}", "papers.momento.prompts") for name in ("agent", "summary")]
+        model = Model(config.answer.client("answer", None), config.answer, 0, "s", 1)
+        return LLMAgent(model, Toolbox(world), TASK, *prompts, rounds=3, context_tokens=14_000), server
 
-    summary = evaluate(by_models(tmp_path, serving(Models(agent=careless))), QUIET)
-    assert summary["trials"]["violations"] == 1 and estimate(summary) == 0
+    return make
 
 
 async def test_a_conversation_that_outgrows_the_window_is_summarised(
-    tmp_path: Path, serving: Callable[[Models], Served]
+    agent: Callable[[Models], tuple[LLMAgent, Served]],
 ) -> None:
-    server = serving(Models(agent=lambda body: completion("y" * 3000)))
-    config = by_models(tmp_path, server)
-    world = World(SQLiteDatabase(), CATALOGUE)
-    world.reset(TODAY, {})
-    llm = config.user.client("user", None)
-    prompts = {name: command.load_prompt(name, fields) for name, fields in command.PROMPTS.items()}
-    model = Model(llm, config.answer, 0, "s", 1)
-    agent = LLMAgent(
-        model, Toolbox(world), TASK, prompts["momento_agent"], prompts["momento_summary"], rounds=3, context_tokens=14_000
-    )
+    made, server = agent(Models(agent=lambda body: completion("y" * 3000)))
     for number in range(12):
-        await agent.turn(Said(f"message {number} " + "x" * 3000), ())
-    await llm.close()
-    assert agent.shortened >= 1
+        await made.turn(UserMessage(f"message {number} " + "x" * 3000), ())
+    assert made.shortened >= 1
     summaries = asked(server, "Shorten the beginning")
     assert "message 0" in summaries[0]["messages"][0]["content"]
     last = asked(server, "You serve")[-1]["messages"]
@@ -631,7 +457,14 @@ async def test_a_conversation_that_outgrows_the_window_is_summarised(
     assert len(json.dumps(last)) / 3 < 14_000
 
 
-def test_the_window_that_the_endpoint_tells_bounds_the_conversation(tmp_path: Path) -> None:
+async def test_an_agent_sees_a_picture_in_one_request(agent: Callable[[Models], tuple[LLMAgent, Served]]) -> None:
+    made, server = agent(Models())
+    await made.turn(UserMessage("What is this", ("data:image/png;base64,UE5H",)), ())
+    with_picture = ["UE5H" in json.dumps(body["messages"]) for body in asked(server, "You serve")]
+    assert with_picture[0] and not any(with_picture[1:]) and len(with_picture) > 1
+
+
+def test_the_window_that_the_endpoint_reports_bounds_the_conversation(tmp_path: Path) -> None:
     window = 14_000
 
     def agent(body: dict[str, Any]) -> Reply:
@@ -640,9 +473,8 @@ def test_the_window_that_the_endpoint_tells_bounds_the_conversation(tmp_path: Pa
 
     models = Models(agent=agent, user=lambda body: completion("x" * 3000), judge=lambda body: completion("?"))
     with serve(models, [{"id": "tiny", "max_model_len": window}]) as server:
-        evaluate(by_models(tmp_path, server, "turns=8"), QUIET)
+        record = only(by_models(tmp_path, server, "turns=8"))
         assert asked(server, "Shorten the beginning")
-    (record,) = records(tmp_path).values()
     assert record.error is None and len(record.turns) == 8
 
 
@@ -654,8 +486,8 @@ def test_a_window_without_room_for_a_conversation_is_refused(
         serve(Models(), [{"id": "tiny", "max_model_len": served}]) as server,
         pytest.raises(DeltaMemError, match=r"instructions and tools take about \d,\d+ .* answer.max_tokens=\d+ .* no room"),
     ):
-        evaluate(by_models(tmp_path, server, *overrides), QUIET)
-    assert not records(tmp_path) and not (tmp_path / "manifest.json").exists()
+        by_models(tmp_path, server, *overrides)
+    assert not Finished(tmp_path, 0, "", "").trials
 
 
 def test_pictures_are_sent_once_and_missing_ones_fail(tmp_path: Path) -> None:
@@ -667,19 +499,6 @@ def test_pictures_are_sent_once_and_missing_ones_fail(tmp_path: Path) -> None:
         with_images("[IMAGE:1]", task, tmp_path)
     with pytest.raises(DeltaMemError, match="images=None"):
         with_images("[IMAGE:1]", task, None)
-
-
-async def test_an_agent_sees_a_picture_in_one_request(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
-    server = serving(Models())
-    config = by_models(tmp_path, server)
-    world = World(SQLiteDatabase(), CATALOGUE)
-    llm = config.user.client("user", None)
-    prompts = [command.load_prompt(name, command.PROMPTS[name]) for name in ("momento_agent", "momento_summary")]
-    agent = LLMAgent(Model(llm, config.answer, 0, "s", 1), Toolbox(world), TASK, *prompts, rounds=3, context_tokens=128_000)
-    await agent.turn(Said("What is this", ("data:image/png;base64,UE5H",)), ())
-    await llm.close()
-    with_picture = ["UE5H" in json.dumps(body["messages"]) for body in asked(server, "You serve")]
-    assert with_picture[0] and not any(with_picture[1:]) and len(with_picture) > 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.records import QuestionRecord
+from papers.momento.report import answer_of, run_scores
 from papers.momento.scores import (
     Action,
     TrialScores,
@@ -23,7 +25,6 @@ from papers.momento.scores import (
     said,
     tool_recall,
 )
-from papers.momento.summary import as_questions, run_scores
 from papers.momento.tasks import ExpectedInformation, Node, sorted_nodes
 from papers.momento.trial import TrialRecord
 from papers.momento.world import HASHES
@@ -168,14 +169,15 @@ def test_all_three_make_a_pass_and_the_judge_comes_before_the_words() -> None:
     assert scores(passed=True, judged=False).word_coverage == 1.0
 
 
-def trial(task: int, number: int, passed: bool | None) -> TrialRecord:
-    of = None if passed is None else scores(passed=passed)
-    return TrialRecord(task=task, trial=number, kind="k", scores=of, error=None if of else "broken", made="")
+def question(task: int, *passed: bool | None) -> QuestionRecord:
+    trials = (TrialRecord(error="broken") if one is None else TrialRecord(scores=scores(passed=one)) for one in passed)
+    answers = tuple(answer_of(trial, "") for trial in trials)
+    return QuestionRecord(key=str(task), group=str(task), category="k", question="q", answers=answers)
 
 
 def test_a_failure_is_not_a_zero() -> None:
-    records = [trial(1, 1, True), trial(1, 2, None), trial(2, 1, False), trial(2, 2, True)]
-    made = {name: of["all"] for name, of in run_scores(as_questions(records), resamples=20, seed=0).items()}
+    rows = run_scores([question(1, True, None), question(2, False, True)], resamples=20, seed=0)
+    made = {name: of["all"] for name, of in rows.items()}
     estimates = {name: of["estimate"] for name, of in made.items() if name.startswith("pass")}
     assert estimates == {
         "passed": 0.5,
@@ -186,4 +188,4 @@ def test_a_failure_is_not_a_zero() -> None:
         "pass^2(valid)": 0.0,
     }
     assert made["passed"]["failed"] == made["pass@2"]["failed"] == 1
-    assert "passed(valid)" not in run_scores(as_questions([trial(1, 1, None)]), resamples=20, seed=0)
+    assert "passed(valid)" not in run_scores([question(1, None)], resamples=20, seed=0)

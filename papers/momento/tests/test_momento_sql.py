@@ -1,27 +1,13 @@
-"""The SQL of agents and of recall on both databases: attacks are refused, bounds hold, what is answered means the same."""
+"""The SQL of agents and of recall: attacks are refused, bounds hold, columns have the names of PostgreSQL."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from momento_cases import (
-    MARA,
-    MESSAGES,
-    OREN,
-    SESSIONS,
-    TODAY,
-    new_id,
-    reset,
-)
+from momento_cases import MARA, OREN, SESSIONS, TODAY, new_id
 
-from papers.momento import sql
-from papers.momento.database import Database, SQLiteDatabase
 from papers.momento.policies import CallError, PolicyViolationError
-from papers.momento.postgres import PostgresDatabase
 from papers.momento.tools import ERROR, call, failed
 from papers.momento.world import World
 
@@ -121,7 +107,6 @@ ATTACKS = [
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
 def test_attacks_by_sql_are_refused(world: World, attack: str) -> None:
-    assert len(set(ATTACKS)) >= 40
     before = {user: world.hashes(user) for user in (MARA, OREN)}
     result = call(world, "execute_sql", {"query": attack})
     assert failed(result), result
@@ -133,12 +118,9 @@ def test_attacks_by_sql_are_refused(world: World, attack: str) -> None:
 PAST_THE_GATE = [
     "DELETE FROM orders",
     "SELECT * FROM sessions",
-    "SELECT content FROM session_messages",
     "INSERT INTO orders SELECT * FROM orders",
     "CREATE TABLE x (y int)",
     "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
-]
-PAST_THE_GATE_OF_POSTGRES = [
     "SELECT 1; DELETE FROM orders",
     "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
     "SELECT pg_sleep(3)",
@@ -153,34 +135,13 @@ PAST_THE_GATE_OF_POSTGRES = [
     "SELECT * FROM orders FOR UPDATE",
     "COPY users TO '/x'",
 ]
-PAST_THE_GATE_OF_SQLITE = [
-    "SELECT * FROM sqlite_master",
-    "SELECT * FROM pragma_table_info('users')",
-    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
-    "SELECT load_extension('/x')",
-    "SELECT random()",
-    "SELECT current_date",
-    "PRAGMA query_only = OFF",
-    "ATTACH DATABASE ':memory:' AS y",
-    "SELECT 1; DELETE FROM orders",
-]
-
-
-def guarded(database: Database, query: str) -> object:
-    if isinstance(database, SQLiteDatabase):
-        return database.guarded(query, ("orders", "users"), 10)
-    assert isinstance(database, PostgresDatabase)
-    return database.guarded(query, 10)
 
 
 def test_the_database_refuses_what_gets_past_the_gate(world: World) -> None:
-    own = PAST_THE_GATE_OF_SQLITE if world.database.name == "sqlite" else PAST_THE_GATE_OF_POSTGRES
-    for query in PAST_THE_GATE + own:
+    for query in PAST_THE_GATE:
         with pytest.raises((PolicyViolationError, CallError)):
-            guarded(world.database, query)
-    assert guarded(world.database, "SELECT count(*) FROM orders") == (["count(*)"], [{"count(*)": 3}]) or guarded(
-        world.database, "SELECT count(*) FROM orders"
-    ) == (["count"], [{"count": 3}])
+            world.database.guarded(query, 10)
+    assert world.database.guarded("SELECT count(*) FROM orders", 10) == (["count"], [{"count": 3}])
 
 
 def test_a_query_that_takes_too_long_is_stopped(world: World) -> None:
@@ -229,35 +190,30 @@ def test_a_result_may_not_flood_the_agent(world: World) -> None:
     assert result.startswith(ERROR) and "select less" in result
 
 
-SAME_ANSWERS = [
-    "SELECT '2026-05-18'::date - INTERVAL '20 days' AS x, '2026-05-18'::date - 7 AS y, '2026-05-18'::date + 7 AS z",
-    "SELECT '2026-05-18'::date - '2026-05-01'::date AS x, '2026-03-31'::date - INTERVAL '1 month' AS y",
-    "SELECT count(*) AS n FROM reservations WHERE date = '2026-05-27'::date - INTERVAL '7 days'",
-    "SELECT count(*) AS n FROM reservations WHERE time = '19:00' AND EXTRACT(HOUR FROM time) = 19",
-    "SELECT count(*) AS n FROM orders WHERE created_at = '2026-05-01 10:00:00' AND created_at <= '2026-05-01T10:00Z'",
-    "SELECT count(*) AS n FROM memberships WHERE end_date BETWEEN '2026-05-17' AND '2026-12-31' AND end_date > start_date",
-    "SELECT id FROM users WHERE phone IS NOT DISTINCT FROM NULL AND city ILIKE NULL",
-    "SELECT id, name FROM restaurants WHERE city NOT ILIKE 'lin%' AND name NOT LIKE '%o%' AND name LIKE 'C%' ORDER BY id",
-    "SELECT count(*) AS n FROM restaurants WHERE city LIKE 'lin%' OR NOT city ILIKE '%N%'",
-    "SELECT count(*) AS n FROM restaurants WHERE city ILIKE ANY(ARRAY['lin%', 'x']) AND city NOT LIKE ANY(ARRAY['x%'])",
-    "SELECT 'a_b' LIKE 'a!_b' ESCAPE '!' AND 'axb' NOT ILIKE 'A!_B' ESCAPE '!' AND name LIKE '%' || city || '%' IS NOT NULL "
-    "AS x FROM restaurants WHERE left(name, 3) = 'Cop' AND right(name, 2) <> 'xx' AND left(name, -3) <> '' LIMIT 1",
-    # Columns without a name, and with one name
-    "SELECT r.id, r.name, m.id, m.name, m.name AS id_2 FROM restaurants r JOIN menu_items m ON m.restaurant_id = r.id "
-    "ORDER BY m.id LIMIT 2",
-    "SELECT count(*), count(*), max(capacity), 'x', capacity * 0, city || '' FROM restaurants "
-    "GROUP BY capacity * 0, city || '' ORDER BY city || ''",
-    "SELECT string_agg(name, ', ') FILTER (WHERE name = 'Copper Oven'), min(name) || 'x', (SELECT max(id::text) "
-    "FROM users), max(city)::text FROM restaurants",
-    "SELECT id, id FROM users WHERE id = 'nobody'",
-    """SELECT '{"a": "b"}'::jsonb ->> 'a' AS x, '["c"]'::json ->> 0 AS y""",
+ANSWERS = [  # columns without a name are called as PostgreSQL calls them, also where a bound stands around them
+    (
+        "SELECT count(*), count(*), max(capacity), 'x', 2 * capacity, city || 'x' FROM restaurants GROUP BY capacity, city "
+        "ORDER BY 1, 3 LIMIT 1",
+        ["count", "count_2", "max", "?column?", "?column?_2", "?column?_3"],
+    ),
+    (
+        "SELECT string_agg(name, ',') FILTER (WHERE name = 'x'), min(name) || 'x', (SELECT max(id::text) FROM users), "
+        "max(city)::text, array_agg(name), (min(name) || 'x')::varchar FROM restaurants",
+        ["string_agg", "?column?", "max", "max_2", "array_agg", "varchar"],
+    ),
+    (
+        "SELECT lower(city)::text, city::text, CASE WHEN true THEN city ELSE city || 'x' END, replace(city, 'a', 'b'), "
+        "1.5::decimal, to_char(capacity, '999'), array['a', name], coalesce(name || 'x', '') FROM restaurants LIMIT 1",
+        ["lower", "city", "case", "replace", "numeric", "to_char", "array", "coalesce"],
+    ),
+    ("SELECT id, id FROM users WHERE id = 'nobody'", ["id", "id_2"]),
+    ("SELECT '2026-05-18'::date - INTERVAL '20 days' AS x, '2026-05-18'::date - 7 AS y FROM users LIMIT 1", ["x", "y"]),
 ]
 
 
-@pytest.mark.parametrize("query", SAME_ANSWERS)
-def test_dates_and_nulls_in_a_query_mean_the_same_on_both_databases(worlds: list[World], query: str) -> None:
-    first, second = (call(reset(one), "execute_sql", {"query": query}) for one in worlds)
-    assert not failed(first) and json.loads(first) == json.loads(second)
+@pytest.mark.parametrize(("query", "columns"), ANSWERS)
+def test_columns_without_a_name(world: World, query: str, columns: list[str]) -> None:
+    assert json.loads(call(world, "execute_sql", {"query": query}))["columns"] == columns
 
 
 def test_no_two_columns_have_one_name(world: World) -> None:
@@ -328,29 +284,11 @@ def test_recall_may_not_flood_the_agent(world: World) -> None:
 def test_a_user_whose_name_is_sql_stays_a_user(world: World) -> None:
     name = "x'; DROP TABLE sessions; --"
     assert world.database.recall("SELECT summary FROM sessions", name, [1.0, 0.0, 0.0]) == []
-    world.reset(TODAY, {}, SESSIONS, MESSAGES)
-
-
-def test_likeness_is_that_of_postgresql() -> None:
-    assert sql.like("Café DE Flore", "%café de%")
-    assert sql.like("a_b", r"a\_b") and not sql.like("axb", r"a\_b")
-    assert sql.like("axb", "a_b") and not sql.like("a.b", "axb")
-    assert sql.like("LİNDAU", "lindau") and not sql.like("Straße", "strasse")
+    world.reset(TODAY, {}, SESSIONS)
 
 
 def test_a_pattern_of_many_percent_signs_takes_no_time(world: World) -> None:
-    pattern = "%a" * 40 + "%b"
-    assert not sql.like("a" * 5000, pattern)
-    assert not sql.like("a" * 1_000_000, "%" + "a" * 9000 + "b")  # no text of two hours
-    with pytest.raises(ValueError, match="too long"):
-        sql.like("a" * 1_000_000, "%" + "a_" * 4000 + "b")
     assert call(world, "search_restaurants", {"name": "%o" * 40 + "%#"}) == "[]"
-
-
-@given(st.text("ab%_", max_size=7), st.text("aAb", max_size=9))
-def test_likeness_is_that_of_a_regular_expression(pattern: str, text: str) -> None:
-    meaning = "".join({"%": ".*", "_": "."}.get(one, one) for one in pattern)
-    assert sql.like(text, pattern) is (re.fullmatch(meaning, text, re.IGNORECASE) is not None)
 
 
 @pytest.mark.parametrize(

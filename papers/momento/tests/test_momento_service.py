@@ -1,4 +1,4 @@
-"""The service on both databases: equal results of every tool, signatures, policies, hashes, refusals."""
+"""The service: every tool, signatures, policies, hashes, refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from momento_cases import (
-    CATALOGUE,
     DISHES,
     MARA,
     OREN,
@@ -32,30 +31,26 @@ from momento_cases import (
 
 from deltamem.errors import DeltaMemError
 from eval.data import data_folders
-from papers.momento.database import SQLiteDatabase, open_database
+from papers.momento.schema import typed_rows
 from papers.momento.tools import ERROR, TOOLS, VIOLATION, call, failed
 from papers.momento.world import HASHES, World, read_catalogue, state_hashes
 
 
-def test_every_tool_gives_the_same_on_both_databases(worlds: list[World]) -> None:
-    calls = planned_calls()
-    outcomes: Counter[tuple[str, str]] = Counter()
-    for number, (name, arguments) in enumerate(calls):
+def test_calls_that_fail_change_nothing_and_every_tool_can_be_used(world: World) -> None:
+    outcomes: Counter[tuple[str, bool]] = Counter()
+    for number, (name, arguments) in enumerate(planned_calls()):
         if number % 52 == 0:  # nothing is left to cancel after a while
-            for one in worlds:
-                reset(one)
-        first, second = (call(one, name, arguments) for one in worlds)
-        if failed(first):
-            assert first == second, (name, arguments)
-            outcomes[name, first.partition(":")[0]] += 1
+            call(reset(world), "get_membership_status", {"user_id": OREN})  # whose membership is over, which is noted once
+        before = {user: world.hashes(user) for user in (MARA, OREN)}
+        result = call(world, name, arguments)
+        changed = before != {user: world.hashes(user) for user in (MARA, OREN)}
+        outcomes[name, failed(result)] += 1
+        if failed(result):
+            assert not changed, (name, arguments)
         else:
-            assert json.loads(first) == json.loads(second), (name, arguments)
-            outcomes[name, "done"] += 1
-    states = [{user: one.hashes(user) for user in (MARA, OREN)} for one in worlds]
-    assert states[0] == states[1]
-    assert len(calls) >= 200
-    assert {name for name, outcome in outcomes if outcome == "done"} == set(TOOLS)
-    assert states[0] != {user: reset(worlds[0]).hashes(user) for user in (MARA, OREN)}  # the calls changed something
+            json.loads(result)
+            assert not changed or name.startswith(("create", "cancel", "update", "apply", "renew")), (name, arguments)
+    assert {name for name, refused in outcomes if not refused} == set(TOOLS)
 
 
 def published_signatures() -> dict[str, Any]:
@@ -169,7 +164,7 @@ def added(world: World) -> Iterator[Callable[[str, dict[str, Any]], str]]:
 
     yield add
     for table, row_id in made:
-        world.all(f"DELETE FROM {table} WHERE id = ?", row_id)
+        world.all(f"DELETE FROM {table} WHERE id = %s", row_id)
 
 
 @pytest.mark.parametrize(
@@ -396,29 +391,28 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("tool", "arguments"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_arguments_are_answered_alike(worlds: list[World], tool: str, arguments: dict[str, Any]) -> None:
-    first, second = (call(reset(one), tool, arguments) for one in worlds)
-    assert first.encode() and (first == second or json.loads(first) == json.loads(second))
+def test_hostile_arguments_are_answered(world: World, tool: str, arguments: dict[str, Any]) -> None:
+    result = call(world, tool, arguments)
+    assert result.encode() and (failed(result) or json.loads(result) is not None)
 
 
-def test_times_of_other_zones_are_stored_alike(worlds: list[World]) -> None:
-    for one in worlds:
-        one.reset(TODAY, {"orders": [order_row("east", "created", created_at="2026-05-01T10:00:00+05:00")]})
-        (order,) = json.loads(call(one, "list_user_orders", {"user_id": MARA}))
-        assert order["created_at"] == "2026-05-01 05:00:00+00:00"
+def test_times_of_other_zones_are_stored_in_utc(world: World) -> None:
+    world.reset(TODAY, {"orders": [order_row("east", "created", created_at="2026-05-01T10:00:00+05:00")]})
+    (order,) = json.loads(call(world, "list_user_orders", {"user_id": MARA}))
+    assert order["created_at"] == "2026-05-01 05:00:00+00:00"
 
 
-def test_hashes_agree_with_an_independent_computation(worlds: list[World]) -> None:
+def test_hashes_agree_with_an_independent_computation(world: World) -> None:
     """By PostgreSQL's own sorting of its own types, as the benchmark has it."""
     queries = {
         "orders_hashed": "SELECT user_id, restaurant_id, fulfillment, status, total_price, currency, delivery_provider_name "
-        "FROM orders WHERE user_id = ? ORDER BY restaurant_id, fulfillment, status, total_price, created_at",
+        "FROM orders WHERE user_id = %s ORDER BY restaurant_id, fulfillment, status, total_price, created_at",
         "reservations_hashed": "SELECT user_id, restaurant_id, date, time, party_size, duration_minutes, status "
-        "FROM reservations WHERE user_id = ? ORDER BY restaurant_id, date, time, party_size, status",
+        "FROM reservations WHERE user_id = %s ORDER BY restaurant_id, date, time, party_size, status",
         "order_items_hashed": "SELECT i.menu_item_id, i.name, i.price, i.quantity FROM order_items i JOIN orders o "
-        "ON i.order_id = o.id WHERE o.user_id = ? ORDER BY i.menu_item_id, i.name, i.quantity, o.created_at",
+        "ON i.order_id = o.id WHERE o.user_id = %s ORDER BY i.menu_item_id, i.name, i.quantity, o.created_at",
         "memberships_hashed": "SELECT user_id, tier, status, start_date, end_date "
-        "FROM memberships WHERE user_id = ? ORDER BY tier, status, start_date",
+        "FROM memberships WHERE user_id = %s ORDER BY tier, status, start_date",
     }
     extra = {
         "orders": [
@@ -426,18 +420,17 @@ def test_hashes_agree_with_an_independent_computation(worlds: list[World]) -> No
             *(order_row(f"o{n}", status, total_price=n) for n, status in enumerate(("ready", "created"))),
         ]
     }
-    for one in worlds:
-        one.reset(TODAY, SEED | extra)
-        call(one, "create_order", DELIVERY)
-        call(one, "create_reservation", RESERVE)
+    world.reset(TODAY, SEED | extra)
+    call(world, "create_order", DELIVERY)
+    call(world, "create_reservation", RESERVE)
     for user in (MARA, OREN):
         expected = {}
         for name, query in queries.items():
             text = ""
-            for row in worlds[1].all(query, user):
+            for row in world.all(query, user):
                 text += json.dumps({key: row[key] for key in sorted(row)}, default=lambda value: str(value))
             expected[name] = hashlib.md5(text.encode()).hexdigest()
-        assert worlds[0].hashes(user) == worlds[1].hashes(user) == expected
+        assert world.hashes(user) == expected
         assert tuple(expected) == HASHES
     assert state_hashes({"orders": []}) == {"orders_hashed": hashlib.md5(b"").hexdigest()}
 
@@ -456,7 +449,7 @@ def test_hashes_agree_with_an_independent_computation(worlds: list[World]) -> No
         ({"special_requests": "\ud800"}, "no text has"),
     ],
 )
-def test_rows_that_are_none_are_refused_by_both(world: World, row: dict[str, Any], said: str) -> None:
+def test_rows_that_are_none_are_refused(world: World, row: dict[str, Any], said: str) -> None:
     with pytest.raises(DeltaMemError, match=said):
         world.reset(TODAY, {"reservations": [reservation_row("new") | row]})
     with pytest.raises(DeltaMemError, match="an id of its own"):
@@ -486,36 +479,4 @@ def test_the_published_world_is_read(tmp_path: Path) -> None:
     drawn = random.Random(42)
     assert [one["capacity"] for one in catalogue.restaurants[:5]] == [drawn.randint(20, 100) for _ in range(5)]
     assert 1 <= catalogue.menu_items[0]["price"] <= 50  # drawn too
-    world = World(SQLiteDatabase(), catalogue)
-    world.reset(TODAY, {})
-    shown = json.loads(call(world, "get_restaurant_details", {"restaurant_id": place["id"]}))
-    assert shown["name"] == place["name"] and set(shown["opening_hours"]) >= {"monday", "sunday"}
-    assert json.loads(call(world, "does_cuisine_exist", {"cuisines": ["Thai"]})) == [{"cuisine": "thai", "exists": True}]
-    user = str(catalogue.users[0]["id"])
-    assert json.loads(call(world, "get_user_details", {"user_id": user}))["address"]["city"]
-    table = {"restaurant_id": place["id"], "user_id": user, "date": "2026-05-20", "time": "12:00", "party_size": 2}
-    assert not failed(call(world, "create_reservation", table | {"duration_minutes": 60}))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("oracle9i", "there are: sqlite"),
-        ("Postgres", "there are: sqlite"),
-        ("postgresql://x@/x?host=/nowhere", "PostgreSQL cannot be used"),
-        ("postgresql://127.0.0.1:1/x", "PostgreSQL cannot be used"),
-        ("postgresql://127.0.0.1:1/x?colour=red", "PostgreSQL cannot be used"),
-        ("postgres://[", "PostgreSQL cannot be used"),
-    ],
-)
-def test_unknown_databases_and_servers_are_one_sentence(name: str, said: str) -> None:
-    pytest.importorskip("psycopg")
-    with pytest.raises(DeltaMemError, match=said) as raised, open_database(name):
-        pass
-    assert "\n" not in str(raised.value)
-
-
-def test_sqlite_refuses_amounts_whose_digits_it_would_lose() -> None:
-    world = World(SQLiteDatabase(), CATALOGUE)
-    with pytest.raises(DeltaMemError, match=r"20\.00"):
-        world.reset(TODAY, {"orders": [order_row("new", "created", total_price="20.00")]})
+    assert all(typed_rows(table, getattr(catalogue, table)) for table in ("restaurants", "menu_items", "users"))

@@ -1,0 +1,141 @@
+"""The judge of what a customer was told, and how often it is wrong on conversations of which it is known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltamem.errors import DeltaMemError
+from deltamem.prompts import Prompt
+from eval.answer import cost_of, without_thinking
+from eval.judge import error_rates, failures, words
+from eval.records import Cost, Verdict
+from papers.momento.agent import Model
+from papers.momento.tasks import Task
+
+JUDGE = "information"
+"""Name of the judge in summaries."""
+
+MOST_TASKS = 20
+"""Tasks that the judge is measured on, twice each."""
+
+NOTHING = "I am sorry, I do not know what you mean."
+
+
+@dataclass(frozen=True)
+class InformationJudge:
+    """Asks a model which pieces of information the user was given."""
+
+    model: Model
+    prompt: Prompt
+    attempts: int
+
+    async def judge(self, task: Task, transcript: Sequence[tuple[str, str]]) -> tuple[list[bool] | None, str | None, Cost]:
+        """The verdicts, or why there are none; and what they cost."""
+        items = [
+            {"index": number, **item.model_dump(include={"description", "reference_answer"})}
+            for number, item in enumerate(task.expected_information)
+        ]
+        content = self.prompt.fill(
+            instruction=task.instruction,
+            conversation="\n".join(f"{role}: {text}" for role, text in transcript),
+            items=json.dumps(items, ensure_ascii=False, indent=1),
+        )
+        messages: list[dict[str, object]] = [{"role": "user", "content": content}]
+        cost, problem = Cost(), ""
+        for _ in range(self.attempts):
+            try:
+                answer = await self.model.chat(messages)
+                cost += cost_of(answer)
+                return read_verdicts(without_thinking(answer.text), len(items)), None, cost
+            except DeltaMemError as error:
+                problem = str(error)
+                again = {"role": "user", "content": "That cannot be read. Reply with the JSON object only."}
+                messages = [messages[0], again]
+        return None, problem, cost
+
+
+def read_verdicts(text: str, count: int) -> list[bool]:
+    """What a judge said of each piece of information.
+
+    Raises:
+        DeltaMemError: If that cannot be read, or a piece is missing.
+    """
+    decoder, start = json.JSONDecoder(strict=False), text.find("{")
+    while start >= 0:
+        try:
+            value, _ = decoder.raw_decode(text, start)
+            verdicts = {int(one["index"]): one["covered"] for one in value["results"]}
+            if set(verdicts) == set(range(count)) and all(isinstance(one, bool) for one in verdicts.values()):
+                return [verdicts[number] for number in range(count)]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        start = text.find("{", start + 1)
+    raise DeltaMemError(f"the judge's reply cannot be read: {text[:200]!r}")
+
+
+@dataclass(frozen=True)
+class KnownReply:
+    """A reply to one message, and whether it gives the customer all of the information or none."""
+
+    task: Task
+    kind: str
+    reply: str
+    right: bool
+
+
+def known_replies(tasks: Sequence[Task], seed: int) -> list[KnownReply]:
+    """A right and a wrong reply to each of some tasks, drawn from those that expect information.
+
+    A right one says all that is expected; a wrong one says nothing, or in every second task what another task expects.
+    """
+    asked = [task for task in tasks if task.expected_information and all(map(words, _answers(task)))]
+    drawn = random.Random(seed).sample(asked, min(MOST_TASKS, len(asked)))
+    replies = []
+    for number, task in enumerate(drawn):
+        replies.append(KnownReply(task, "all of it", _reply(task, _answers(task)), right=True))
+        own = set().union(*map(words, _answers(task)))
+        others = (answer for other in drawn for answer in _answers(other) if own.isdisjoint(words(answer)))
+        if number % 2 and (other := next(others, None)) is not None:
+            wrong = _reply(task, [other] * len(task.expected_information))
+            replies.append(KnownReply(task, "another's", wrong, right=False))
+        else:
+            replies.append(KnownReply(task, "nothing", NOTHING, right=False))
+    return replies
+
+
+def _answers(task: Task) -> list[str]:
+    return [item.reference_answer or "" for item in task.expected_information]
+
+
+def _reply(task: Task, answers: Sequence[str]) -> str:
+    pieces = zip(task.expected_information, answers, strict=True)
+    return " ".join(f"You asked {item.description}: {answer}." for item, answer in pieces)
+
+
+async def calibrate(judge: InformationJudge, tasks: Sequence[Task], seed: int) -> dict[str, Any]:
+    """Let the judge judge known replies, all at once.
+
+    Returns:
+        As `eval.judge.measure`: ``false_accept`` is the share of the wrong replies that were said to give something, and
+        ``false_reject`` that of the right ones that were said to leave something out.
+    """
+    replies = known_replies(tasks, seed)
+    talks = [[("customer", one.task.opening or one.task.instruction), ("assistant", one.reply)] for one in replies]
+    judged = await asyncio.gather(*(judge.judge(one.task, talk) for one, talk in zip(replies, talks, strict=True)))
+    known = [
+        (one, all(verdicts) if one.right else any(verdicts))
+        for one, (verdicts, _, _) in zip(replies, judged, strict=True)
+        if verdicts is not None
+    ]
+    wrong = [one for one, accepted in known if accepted is not one.right]
+    verdicts = [Verdict(label=None if given is None else JUDGE, error=problem, cost=cost) for given, problem, cost in judged]
+    return {
+        "judge": JUDGE,
+        **error_rates((one.kind, one.right, accepted) for one, accepted in known),
+        "wrong": [{"task": one.task.task_id, "kind": one.kind, "answer": one.reply} for one in wrong],
+    } | failures(verdicts)
