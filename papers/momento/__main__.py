@@ -6,7 +6,7 @@ Exit code 0; 1 if trials failed or records could not be read (they are counted, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,7 @@ class MomentoConfig(BenchmarkConfig):
 
     def check(self) -> None:
         """Refuse what cannot be run."""
+        super().check()
         if (self.data is None) != (self.world is None):
             raise DeltaMemError("data=FILE and world=FOLDER go together: published tasks take place in the published world")
         if self.data is not None and not self.by_model:
@@ -147,6 +148,10 @@ class Momento(Benchmark[MomentoConfig]):
     def vocabulary(self) -> list[str]:
         """Names of restaurants and dishes, and of where they are."""
         return self.catalogue.vocabulary
+
+    def extras(self) -> dict[str, Callable[[], Any]]:
+        """That the data has summaries, besides the usual."""
+        return {**super().extras(), GIVEN_SUMMARIES: lambda: True}
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """The names of the scores: those of conversations are computed when they end."""

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, StrictBool, ValidationError
+
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
-from eval.answer import cost_of, without_thinking
+from deltamem.replies import last_object, without_thinking
+from eval.answer import cost_of
 from eval.judge import error_rates, failures, words
 from eval.records import Cost, Verdict
 from papers.momento.agent import Model
@@ -59,23 +62,32 @@ class InformationJudge:
         return None, problem, cost
 
 
+class _Covered(BaseModel):
+    index: int
+    covered: StrictBool
+
+
+class _Coverage(BaseModel):
+    results: list[_Covered]
+
+
 def read_verdicts(text: str, count: int) -> list[bool]:
     """What a judge said of each piece of information.
 
     Raises:
         DeltaMemError: If that cannot be read, or a piece is missing.
     """
-    decoder, start = json.JSONDecoder(strict=False), text.find("{")
-    while start >= 0:
+
+    def accept(value: dict[str, Any]) -> list[bool] | None:
         try:
-            value, _ = decoder.raw_decode(text, start)
-            verdicts = {int(one["index"]): one["covered"] for one in value["results"]}
-            if set(verdicts) == set(range(count)) and all(isinstance(one, bool) for one in verdicts.values()):
-                return [verdicts[number] for number in range(count)]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        start = text.find("{", start + 1)
-    raise DeltaMemError(f"the judge's reply cannot be read: {text[:200]!r}")
+            covered = {one.index: one.covered for one in _Coverage.model_validate(value).results}
+        except ValidationError:
+            return None
+        return [covered[number] for number in range(count)] if set(covered) == set(range(count)) else None
+
+    if (verdicts := last_object(text, accept)) is None:
+        raise DeltaMemError(f"the judge's reply cannot be read: {text[:200]!r}")
+    return verdicts
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,14 @@ from typing import Protocol
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
 from deltamem.replies import without_thinking
 from eval.answer import cost_of
 from eval.records import Cost
-from eval.systems.base import DialogueSession, DialogueTurn, Memory, WithTime, dated
+from eval.systems.base import DialogueSession, DialogueTurn, Memory, SessionBuffer, WithTime, dated
+from eval.systems.baselines import Baseline, BaselineKind
+from eval.systems.kinds import SystemContext
 from papers.momento.agent import Model
 from papers.momento.mini import turn_id
 from papers.momento.policies import CallError, PolicyViolationError
@@ -23,6 +26,16 @@ from papers.momento.world import World
 
 GIVEN_SUMMARIES = "given_summaries"
 """The system that builds no memory and searches the summaries of the data set, as the benchmark's own agent does."""
+
+GIVEN = BaselineKind(GIVEN_SUMMARIES, lambda context: _given(context))
+"""Found by the entry point; its stores hold nothing, because trials recall from the database (`SummaryRecall`)."""
+
+
+def _given(context: SystemContext) -> Baseline:
+    if context.extra(GIVEN_SUMMARIES) is None:
+        raise DeltaMemError(f"system={GIVEN_SUMMARIES} is for Momento, whose data has summaries")
+    return Baseline(GIVEN_SUMMARIES, {"shown": "the summaries that come with the tasks"}, lambda key: SessionBuffer())
+
 
 NEAREST = (
     "SELECT id, user_id, started_at, ended_at, summary, extracted_facts FROM sessions WHERE user_id = :user_id "

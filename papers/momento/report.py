@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from deltamem.html import render_page
-from deltamem.ingest import estimate_tokens
+from deltamem.intervals import percent_text
+from deltamem.window import estimate_tokens
 from eval.benchmark import Report
 from eval.records import AnswerRecord, Cost, QuestionRecord
 from eval.summary import ALL, AskedValue, Value, answer_value, counted, metric_scores, score_cells, score_table
@@ -139,8 +140,4 @@ def page(system: str, report: Report, questions: Sequence[QuestionRecord]) -> st
 
 
 def _percent(report: Report, metric: str, kind: str) -> str:
-    interval = report.scores[metric].get(kind)
-    if interval is None:
-        return ""
-    estimate, low, high = (100 * interval[name] for name in ("estimate", "low", "high"))
-    return f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
+    return percent_text(report.scores[metric].get(kind), brackets=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,8 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
+from episode_texts import WordEmbedder
 
 from deltamem.config import composed, validated
 from eval import fingerprint, runner
@@ -119,21 +117,6 @@ def reset(world: World) -> World:
     return world
 
 
-class HashedWords:
-    """Counts the words of a text in 256 bins."""
-
-    name = "hashed words"
-
-    def documents(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        made = np.zeros((len(texts), 256), dtype=np.float32)
-        for row, text in zip(made, texts, strict=True):
-            for word in re.findall(r"\w+", text.lower()):
-                row[zlib.crc32(word.encode()) % 256] += 1
-        return made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-6)
-
-    queries = documents
-
-
 @contextmanager
 def quick(databases: Sequence[Database]) -> Iterator[pytest.MonkeyPatch]:
     """Runs take these databases in place of a server of their own, and embed nothing."""
@@ -146,7 +129,7 @@ def quick(databases: Sequence[Database]) -> Iterator[pytest.MonkeyPatch]:
         yield list(databases[:count])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runner, "make_embedder", lambda settings: HashedWords())
+        patched.setattr(runner, "make_embedder", lambda settings: WordEmbedder())
         patched.setattr(fingerprint, "git_commit", lambda: None)
         patched.setattr(fingerprint, "versions", lambda packages: {})
         patched.setattr(database, "open_databases", opened)

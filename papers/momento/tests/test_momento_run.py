@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from momento_cases import CATALOGUE, TODAY, Finished, configured, finish
+from momento_cases import TODAY, Finished, configured, finish
 from scripted_server import Reply, Served, completion, failure, is_check, serve, too_long, unused_url
 
 from deltamem.config import CONFIGS
@@ -388,12 +388,12 @@ def test_a_broken_endpoint_is_a_failure_and_not_a_zero_and_is_tried_again(
         return failure(400, "no") if len(body["messages"]) > 2 else completion("")  # silent at first
 
     server = serving(Models(agent=agent, user=lambda body: completion("More!") if broken[0] else working.user(body)))
-    done = by_models(tmp_path, server)
+    done = by_models(tmp_path, server, "cache=null")
     assert done.code == 1 and "1 failures (1 in answer)" in done.stderr and "answer: 0: " in done.stderr
     assert done.summary["trials"]["failed"] == 1 and "failed at 1 of 1" in done.summary["withheld"]["passed"]
     assert "passed(valid)" not in done.summary["scores"] and done.passed() == 0 and "failed:" in done.page
     broken[0] = False
-    done = by_models(tmp_path, server)
+    done = by_models(tmp_path, server, "cache=null")
     assert done.code == 0 and done.passed() == 1 and "passed(valid)" not in done.summary["scores"]
 
 
@@ -428,9 +428,7 @@ def test_rounds_and_turns_end_and_a_rule_that_is_broken_is_counted(
 
 
 @pytest.fixture
-def agent(
-    tmp_path: Path, serving: Callable[[Models], Served], world: World
-) -> Callable[[Models], tuple[LLMAgent, Served]]:
+def agent(tmp_path: Path, serving: Callable[[Models], Served], world: World) -> Callable[[Models], tuple[LLMAgent, Served]]:
     def make(models: Models) -> tuple[LLMAgent, Served]:
         server = serving(models)
         config = configured(tmp_path, f"base_url={server.url}", "answer.model=tiny", "answer.max_tokens=1000", "cache=null")

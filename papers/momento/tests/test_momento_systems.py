@@ -22,20 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from episode_texts import WordEmbedder, add, none, outputs, search, update
+from episode_texts import add, none, outputs, search, update
 from episodic_cases import reflection, reflections, turn_block
-from rich.console import Console
+from momento_cases import Finished, finish
 from scripted_server import Reply, completion, is_check, serve
 
-from deltamem.config import CONFIGS, composed, validated
+from deltamem.config import CONFIGS
 from deltamem.prompts import load_prompt
-from eval import fingerprint
 from eval.records import IngestRecord
 from papers.episodic.reading import REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
-from papers.momento import __main__ as command
-from papers.momento.__main__ import MomentoConfig, evaluate
 from papers.momento.mini import FORMS, KINDS, form_pattern
-from papers.momento.trial import TrialRecord
 
 REWRITTEN = {
     "usual": "The user usually orders {count} {dish} from {place}.",
@@ -195,11 +191,7 @@ def calls(*made: tuple[str, dict[str, Any]]) -> Reply:
     return completion(None, finish="tool_calls", tool_calls=parts)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "make_embedder", lambda settings: WordEmbedder())
-    monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
-    monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
+pytestmark = pytest.mark.usefixtures("quick_runs")
 
 
 def _param(name: str) -> Any:
@@ -207,32 +199,42 @@ def _param(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.skipif(missing, reason=f"{name} is not installed")])
 
 
-def run(out: Path, url: str, *overrides: str) -> dict[str, Any]:
-    named = [f"out={out}", f"base_url={url}", "manager.model=tiny", "limit=9", "trials=1", *overrides]
-    return evaluate(validated(composed("momento", named, CONFIGS), MomentoConfig), Console(quiet=True))
+def run(out: Path, url: str, *overrides: str) -> Finished:
+    return finish(out, f"base_url={url}", "manager.model=tiny", "limit=9", "trials=1", *overrides)
+
+
+def ingested(out: Path) -> list[IngestRecord]:
+    return [IngestRecord.model_validate_json(line) for line in (out / "sessions.jsonl").read_text().splitlines()]
+
+
+def passed(done: Finished) -> dict[str, bool]:
+    """By kind of task."""
+    return {question.category: question.answers[0].scores["passed"] == 1 for question in done.questions.values()}
 
 
 @pytest.mark.parametrize("system", [_param("deltamem"), _param("episodic"), _param("mem0"), _param("langmem")])
 def test_a_system_that_rewrites_serves_the_agent(tmp_path: Path, system: str) -> None:
     with serve(memory_model) as server:
-        summary = run(tmp_path, server.url, f"system={system}", "k=20")
+        done = run(tmp_path, server.url, f"system={system}", "k=20")
         asked = len(server.requests)
         again = run(tmp_path, server.url, f"system={system}", "k=20")
         assert len(server.requests) == asked  # nothing was left to do
-    assert summary["trials"]["failed"] == 0 and again["scores"] == summary["scores"]
-    trials = [TrialRecord.model_validate_json(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
-    assert {trial.kind: trial.scores and trial.scores.passed for trial in trials} == dict.fromkeys(KINDS, True)
-    sessions = [IngestRecord.model_validate_json(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()]
-    assert len(sessions) == 81 and summary["cost"]["ingest"]["calls"] >= 81
-    done = sum((Counter(session.operations) for session in sessions), Counter[str]())
-    assert done["ADD"] > 0 and set(done) <= {"ADD", "UPDATE", "NONE"}
-    recalled = {trial.kind: "\n".join(trial.turns[0].recalled.texts) for trial in trials}
+    assert done.summary["trials"]["failed"] == 0 and again.summary["scores"] == done.summary["scores"]
+    assert passed(done) == dict.fromkeys(KINDS, True)
+    sessions = ingested(tmp_path)
+    assert len(sessions) == 81 and done.summary["cost"]["ingest"]["calls"] >= 81
+    operations = sum((Counter(session.operations) for session in sessions), Counter[str]())
+    assert operations["ADD"] > 0 and set(operations) <= {"ADD", "UPDATE", "NONE"}
+    recalled = {
+        question.category: "\n".join(done.trials[f"{question.key}/1"].turns[0].recalled.texts)
+        for question in done.questions.values()
+    }
     for kind, topic in (("party corrected", "party"), ("time corrected", "time"), ("usual corrected", "usual")):
         stale_and_new = REWRITTEN[topic].partition("{")[0]
         if system == "mem0":  # adds only, so that dates have to tell
-            assert done["UPDATE"] == 0 and recalled[kind].count(stale_and_new) >= 2
+            assert operations["UPDATE"] == 0 and recalled[kind].count(stale_and_new) >= 2
         else:
-            assert done["UPDATE"] >= 3
+            assert operations["UPDATE"] >= 3
             if topic != "usual":
                 assert recalled[kind].count(stale_and_new) == 1
     assert "The user's" in " ".join(recalled.values()) and "My usual" not in " ".join(recalled.values())
@@ -242,12 +244,10 @@ def test_a_system_that_rewrites_serves_the_agent(tmp_path: Path, system: str) ->
 def test_what_users_say_of_themselves_is_not_kept_by_episodic_memory(tmp_path: Path) -> None:
     """Of all that has to be remembered here its rule knows a date as data of the user, if it is written as they wrote it."""
     with serve(partial(memory_model, dates=AS_SAID)) as server:
-        run(tmp_path, server.url, "system=episodic", "k=20")
-    trials = [TrialRecord.model_validate_json(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
-    passed = {trial.kind: trial.scores and trial.scores.passed for trial in trials}
-    assert passed == dict.fromkeys(KINDS, True) | {"tier": False}
-    recalled = next("\n".join(trial.turns[0].recalled.texts) for trial in trials if trial.kind == "tier")
-    assert "membership that ends on [user data]." in recalled
+        done = run(tmp_path, server.url, "system=episodic", "k=20")
+    assert passed(done) == dict.fromkeys(KINDS, True) | {"tier": False}
+    tier = next(question.key for question in done.questions.values() if question.category == "tier")
+    assert "membership that ends on [user data]." in "\n".join(done.trials[f"{tier}/1"].turns[0].recalled.texts)
 
 
 @pytest.mark.slow
@@ -269,22 +269,21 @@ def test_episodic_memory_that_is_killed_asks_nothing_twice(tmp_path: Path) -> No
     assert 27 * 3 <= calls <= 27 * 3 + 2 * 3
     summary = json.loads((tmp_path / "summary.json").read_bytes())
     assert summary["scores"]["passed"]["all"]["estimate"] == 1.0 and summary["partial"] is None
-    sessions = [IngestRecord.model_validate_json(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()]
+    sessions = ingested(tmp_path)
     assert len({session.key for session in sessions}) == len(sessions) == 27
     assert {session.outcome for session in sessions} == {"applied"} and not any(session.late for session in sessions)
 
 
 @pytest.mark.parametrize("system", ["deltamem", "episodic"])
-def test_a_memory_model_that_cannot_be_read_is_told(tmp_path: Path, system: str) -> None:
+def test_a_memory_model_that_cannot_be_read_is_reported(tmp_path: Path, system: str) -> None:
     with serve(lambda body: completion("Hello.")) as server:
-        summary = run(tmp_path, server.url, f"system={system}", "limit=1")
-    told = "9 of 9 sessions brought no readable answer of the manager"
-    assert any(told in line for line in command.lines(summary)) and told in (tmp_path / "report.html").read_text()
+        done = run(tmp_path, server.url, f"system={system}", "limit=1")
+    assert "9 of 9 sessions brought no readable answer of the manager" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_memory_model_that_extracts_nothing_gives_the_agent_nothing(tmp_path: Path) -> None:
     with serve(lambda body: completion("Hello." if is_check(body) else outputs())) as server:
-        summary = run(tmp_path, server.url, "system=deltamem")
-    assert summary["trials"]["failed"] == 0 and summary["scores"]["passed"]["all"]["estimate"] == 0
-    assert summary["trials"]["calls_of_tools"] == 0
+        done = run(tmp_path, server.url, "system=deltamem")
+    assert done.summary["trials"]["failed"] == 0 and done.passed() == 0
+    assert done.summary["trials"]["calls_of_tools"] == 0
