@@ -73,7 +73,7 @@ async def _add(options: Options, trajectories: Sequence[AgentTrajectory], *, kee
 
 def _ingested(done: Ingested) -> tuple[dict[str, Any], list[Line]]:
     changes = [record_of(ChangeRecord.of(change)) for change in done.changes]
-    record = asdict(replace(done, changes=())) | {"changes": changes}
+    record = asdict(replace(done, changes=())) | {"changes": changes, "usage": dict(done.usage)}
     lines: list[Line] = [((done.trajectory, "cyan"), (f"  {done.outcome}  {done.usage.calls} calls", ""))]
     lines += [(("  ", ""), *_episode_line(one)) for one in done.episodes]
     lines += [change_line(change) for change in done.changes]
