@@ -7,6 +7,7 @@ with serving(folder) as server:
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,3 +190,25 @@ def launched(
     finally:
         child.kill()
         child.wait()
+
+
+def block(page: str, language: str, containing: str) -> str:
+    """The only block of a page in a language that contains a text."""
+    (found,) = (code for code in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if containing in code)
+    assert isinstance(found, str)
+    return found
+
+
+def started(code: str, folder: Path, replaced: Mapping[str, str]) -> AbstractContextManager[Process]:
+    """Run the line of a block that serves; `deltamem` is the command with an embedder that needs no model."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "deltamem"
+    program.write_text(f"#!{sys.executable}\n{CHEAP}")
+    program.chmod(0o755)
+    (line,) = (line for line in code.splitlines() if "deltamem serve" in line)
+    for old, new in replaced.items():
+        assert old in line
+        line = line.replace(old, new)
+    # In its place, so that ending it does not leave it behind.
+    command = ["bash", "-c", line.replace("deltamem serve", 'exec "$0" serve'), str(program)]
+    return launched(command, folder / "log", {"DELTAMEM_PORT": "0", "DELTAMEM_MODEL": "tiny"}, folder)

@@ -1,4 +1,4 @@
-// The same page on a running server: what it asks for, what it may change, and how one signs in.
+// The same page on a running server: what it asks for, and how one signs in.
 "use strict";
 
 const LOOK_AGAIN = 5000; // Milliseconds
@@ -45,7 +45,7 @@ const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.
 
 /**
  * What the page shows of one owner, from the server. The export is read once and again when something changed, so that all
- * views show one state; searching, jobs and changes are asked of the server.
+ * views show one state; searching and jobs are asked of the server.
  */
 class LiveSource extends ExportSource {
   #server;
@@ -81,11 +81,6 @@ class LiveSource extends ExportSource {
     this.read(text);
   }
 
-  /** The last position of the journal, as it was read. */
-  get head() {
-    return this.#seen.position;
-  }
-
   /** Whether the server knows more than was read. */
   async changed() {
     return JSON.stringify(await this.#ask("GET", "")) !== JSON.stringify(this.#seen);
@@ -101,19 +96,6 @@ class LiveSource extends ExportSource {
   async jobs() {
     const states = Object.keys(JOB_STATES).map((state) => `state=${state}`);
     return (await this.#ask("GET", `/jobs?${states.join("&")}`)).jobs;
-  }
-
-  /** What would change if everything became what it was at a position. */
-  async preview(position) {
-    return this.#ask("GET", `/diff?before=@${this.head}&after=@${position}`);
-  }
-
-  async rollback(position) {
-    await this.#ask("POST", "/rollback", { to: `@${position}` });
-  }
-
-  async restore(id, { text, time, metadata }) {
-    await this.#ask("PATCH", `/memories/${encodeURIComponent(id)}`, { text, time, metadata });
   }
 }
 
@@ -158,7 +140,7 @@ const jobsView = (source) => {
   };
 };
 
-// --------------------------------------------------------------------------------------------------------------- changes
+// --------------------------------------------------------------------------------------------------------------- notices
 
 const button = (name, text, act) => {
   const node = make("button", name, text);
@@ -198,113 +180,6 @@ const refresh = (source) =>
     await browse.refresh();
     find("notice")?.remove();
   });
-
-/** Ask whether to do it, under a description of what it will do. */
-const ask = (title, contents, verb, act) => {
-  const refused = make("p", "refused");
-  refused.setAttribute("role", "alert");
-  const cancel = button("", "Cancel", () => box.close());
-  const doing = verb && button("danger", verb, async () => {
-    doing.disabled = true;
-    try {
-      await act();
-      box.close();
-    } catch (refusal) {
-      if (!(refusal instanceof Refused)) throw refusal;
-      refused.textContent = refusal.message;
-      doing.disabled = false;
-    }
-  });
-  const heading = make("h2", "", title);
-  heading.id = "ask-title";
-  const box = make("dialog", "ask", heading, make("div", "change", ...contents), refused, make("div", "answers", cancel, doing));
-  box.setAttribute("aria-labelledby", "ask-title");
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
-  box.showModal();
-  // What does nothing is what a hasty Enter does.
-  cancel.focus();
-};
-
-/** Only the state that was looked at is changed. */
-const unchanged = async (source) => {
-  if (await source.changed()) throw new Refused(409, "The memory has changed meanwhile. Cancel, refresh and look again.");
-};
-
-const rewrite = (before, after) => make("div", "", quoted("p", "", ...rewritten(before.text, after.text)), noted(after.metadata, before.metadata));
-
-const changesOf = ({ added, removed, changed }) => {
-  const line = (event, id, ...contents) => make("li", "", make("p", "line", sign(event), make("span", "id", id)), ...contents);
-  const whole = (memory) => quoted("p", "", memory.text);
-  return [
-    ...changed.map(({ before, after }) => line("UPDATE", after.id, rewrite(before, after))),
-    ...removed.map((memory) => line("REMOVE", memory.id, make("div", "gone", whole(memory)))),
-    ...added.map((memory) => line("ADD", memory.id, whole(memory))),
-  ];
-};
-
-const askRollback = (source, position) =>
-  attempt(async () => {
-    const change = await source.preview(position);
-    const lines = changesOf(change);
-    const counts = [["changes", "change", change.changed], ["is removed", "are removed", change.removed], ["comes back", "come back", change.added]];
-    const said = counts
-      .filter(([, , items]) => items.length)
-      .map(([one, many, items]) => `${counted(items.length, "memory", "memories")} ${items.length === 1 ? one : many}`);
-    const where = position ? `the state after entry @${position}` : "the beginning";
-    const further = lines.length - MOST_LISTED;
-    ask(
-      `Roll back to ${where}?`,
-      [
-        make("p", "", lines.length ? `${said.join(", ")}.` : "No memory changes."),
-        lines.length ? make("ol", "steps", ...lines.slice(0, MOST_LISTED)) : null,
-        further > 0 ? make("p", "soft", `and ${number(further)} more`) : null,
-        make("p", "soft", "Sessions after it count as not read, and may be sent again. The history stays; this can itself be rolled back."),
-      ],
-      "Roll back",
-      async () => {
-        await unchanged(source);
-        await source.rollback(position);
-        await refresh(source);
-        browse.open("sessions", String(source.head));
-      },
-    );
-  });
-
-const askRestore = (source, memory, step) => {
-  const { after: text, after_metadata: metadata, time } = step;
-  ask(
-    `Restore this text of ${memory.id}?`,
-    [
-      rewrite(memory, { text, metadata }),
-      memory.time === time ? null : make("p", "", "Its time becomes ", moment(time), "."),
-      make("p", "soft", "Only this memory changes. The history stays."),
-    ],
-    "Restore",
-    async () => {
-      await unchanged(source);
-      await source.restore(memory.id, { text, time, metadata });
-      await refresh(source);
-      browse.open("memories", memory.id);
-    },
-  );
-};
-
-const actionsOn = (source) => ({
-  step: (memory, step) => {
-    if (step.erased || !["ADD", "UPDATE"].includes(step.event)) return null;
-    if (memory.status !== "current") return button("", "Roll back to here\u2026", () => askRollback(source, step.position));
-    const present = [memory.text, memory.time, memory.metadata];
-    const same = JSON.stringify(present) === JSON.stringify([step.after, step.time, step.after_metadata]);
-    return same ? null : button("", "Restore this text\u2026", () => askRestore(source, memory, step));
-  },
-  entry: (entry) => {
-    const later = entry.position < source.head;
-    const everything = button("", later ? "Undo this and all that follows\u2026" : "Undo this\u2026", () => askRollback(source, entry.position - 1));
-    const rest = later ? button("", "Undo only what follows\u2026", () => askRollback(source, entry.position)) : null;
-    return section("Roll back", make("div", "choices", everything, rest));
-  },
-});
 
 // --------------------------------------------------------------------------------------------------------------- sign in
 
@@ -399,7 +274,7 @@ const watch = (source) => {
 
 const openOwner = async (server, owner) => {
   const source = await LiveSource.open(server, owner);
-  const views = { ...memoryViews(source, actionsOn(source)), jobs: jobsView(source) };
+  const views = { ...memoryViews(source), jobs: jobsView(source) };
   views.memories.search = (query, conditions) => attempt(() => source.search(query, conditions));
   views.memories.hint = "Search memories by meaning";
   const tools = document.querySelector(".tools");

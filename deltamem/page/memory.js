@@ -123,8 +123,8 @@ const changeText = (step) => {
   return make("div", step.event === "REMOVE" ? "gone" : "", quoted("p", "", ...text), notes);
 };
 
-/** The views of a source; `actions` draw what can be done to a memory or to everything, where the source allows it. */
-const memoryViews = (source, actions = null) => {
+/** The views of a source. */
+const memoryViews = (source) => {
   const memoryRow = (memory, words, similarity) => [
     quoted("span", memory.status === "current" ? "clamp" : "clamp soft", ...marked(memory.text || ERASED, words)),
     make(
@@ -157,11 +157,11 @@ const memoryViews = (source, actions = null) => {
     );
   };
 
-  const historyStep = (memory, step, told) => {
+  const historyStep = (step, whole) => {
     const time = step.session_time ?? step.recorded_at;
     const title = link("sessions", step.position, entryTitle(step));
     const line = make("p", "line", sign(step.event), title, make("span", "soft", clock(time)), undoneTag(step));
-    return make("li", step.undone ? "undone" : "", line, step.event === "NONE" || told ? null : changeText(step), actions?.step(memory, step));
+    return make("li", step.undone ? "undone" : "", line, step.event === "NONE" || whole ? null : changeText(step));
   };
 
   const memoryDetail = async (memory) => {
@@ -169,14 +169,14 @@ const memoryViews = (source, actions = null) => {
     const steps = await source.history(memory.id);
     const origins = current ? await source.blame(memory.id) : [];
     const badge = current ? null : make("span", "badge", STATUS[memory.status]);
-    const told = steps.length === 1 && current; // The heading says it
-    const whole = make("ol", "steps", ...steps.map((step) => historyStep(memory, step, told)));
+    const whole = steps.length === 1 && current; // The heading says it
+    const history = make("ol", "steps", ...steps.map((step) => historyStep(step, whole)));
     return [
       make("p", "eyebrow", make("span", "id", memory.id), moment(memory.time), badge),
       quoted("h2", memory.text ? "" : "soft", memory.text || ERASED),
       noted(memory.metadata),
       current ? section("Where it comes from", make("ol", "steps origins", ...origins.map((one) => origin(one, memory.text)))) : null,
-      section("History", whole),
+      section("History", history),
     ];
   };
 
@@ -187,8 +187,8 @@ const memoryViews = (source, actions = null) => {
     });
 
   const entryRow = (entry, words) => {
-    const told = entry.changes.find((change) => change.event !== "NONE") ?? entry.changes[0];
-    const text = told ? (told.erased ? ERASED : (told.after ?? told.before)) : "Nothing to remember.";
+    const shown = entry.changes.find((change) => change.event !== "NONE") ?? entry.changes[0];
+    const text = shown ? (shown.erased ? ERASED : (shown.after ?? shown.before)) : "Nothing to remember.";
     return [
       make("span", "line", quoted("strong", "", ...marked(entryTitle(entry), words)), undoneTag(entry), make("span", "tally", ...tally(entry))),
       quoted("span", "clamp one soft", ...marked(text, words)),
@@ -223,7 +223,6 @@ const memoryViews = (source, actions = null) => {
       entry.kind !== "session"
         ? null
         : section("Conversation", turns === null ? make("p", "soft", "The conversation was not kept.") : make("ol", "turns", ...said)),
-      actions?.entry(entry),
     ];
   };
 

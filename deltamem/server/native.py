@@ -39,20 +39,14 @@ from deltamem.sessions import Turn
 PREFIX = "/v1/owners/{owner}"
 
 
-class _Request(StrictModel):
-    """Refuses unknown fields and wrong types."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class TurnIn(_Request):
+class TurnIn(StrictModel, strict=True):
     """A turn of a dialogue."""
 
     role: Literal["user", "assistant"]
     content: Annotated[str, Field(max_length=1_000_000)]
 
 
-class SessionIn(_Request):
+class SessionIn(StrictModel, strict=True):
     """A session."""
 
     id: Annotated[str, Field(min_length=1, max_length=256, description="Applied once for each owner.")]
@@ -65,7 +59,7 @@ class SessionIn(_Request):
     wait: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False, description="Seconds to wait for the result.")] = 0.0
 
 
-class AddIn(_Request):
+class AddIn(StrictModel, strict=True):
     """A memory to write."""
 
     text: MemoryText
@@ -73,7 +67,7 @@ class AddIn(_Request):
     metadata: Metadata = Field({})
 
 
-class MemoriesIn(_Request):
+class MemoriesIn(StrictModel, strict=True):
     """Memories to write, as one journal entry."""
 
     memories: Annotated[list[AddIn], Field(min_length=1, max_length=1000)]
@@ -83,7 +77,7 @@ def _given(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
-class UpdateIn(_Request):
+class UpdateIn(StrictModel, strict=True):
     """What to change of a memory; what is left out or null stays."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [_given("text"), _given("time"), _given("metadata")]})
@@ -93,7 +87,7 @@ class UpdateIn(_Request):
     metadata: Metadata | None = Field(None, description="Replaces all that the memory has.")
 
 
-class SearchIn(_Request):
+class SearchIn(StrictModel, strict=True):
     """A search; each query lists what it finds, so that both numbers bound the answer."""
 
     queries: Annotated[list[Text], Field(min_length=1, max_length=20)]
@@ -101,17 +95,13 @@ class SearchIn(_Request):
     filters: Filters | None = None
 
 
-class RollbackIn(_Request):
+class RollbackIn(StrictModel, strict=True):
     """Where to go back to."""
 
     to: PointText
 
 
-class _Parameters(StrictModel):
-    """Query parameters."""
-
-
-class ListParameters(_Parameters):
+class ListParameters(StrictModel):
     """Which memories to list."""
 
     at: PointText | None = None
@@ -120,13 +110,13 @@ class ListParameters(_Parameters):
     filters: Annotated[str, Field(max_length=4000, description="Conditions on the metadata, as JSON.")] | None = None
 
 
-class JobParameters(_Parameters):
+class JobParameters(StrictModel):
     """Which jobs to list."""
 
     state: list[JobState] = Field([JobState.QUEUED, JobState.RUNNING, JobState.FAILED])
 
 
-class EraseParameters(_Parameters):
+class EraseParameters(StrictModel):
     """How to delete."""
 
     mode: Literal["retract", "erase"] = Field(
@@ -134,20 +124,20 @@ class EraseParameters(_Parameters):
     )
 
 
-class AtParameters(_Parameters):
+class AtParameters(StrictModel):
     """When."""
 
     at: PointText | None = None
 
 
-class DiffParameters(_Parameters):
+class DiffParameters(StrictModel):
     """Between which points."""
 
     before: PointText
     after: PointText | None = None
 
 
-class ImportParameters(_Parameters):
+class ImportParameters(StrictModel):
     """How to import."""
 
     rename: bool = Field(False, description="Accept the export of an owner with another name.")

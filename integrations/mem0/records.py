@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from fastapi import Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.filters import FilterError
 from deltamem.journal.jobs import Job, JobState
 from deltamem.manager import MemoryManager
-from deltamem.memory import Memory
+from deltamem.server.native import TurnIn
+from deltamem.server.operations import Text
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
+from integrations.mem0.access import Located
 from integrations.mem0.filters import ENTITIES, utc
 
 Item = TypeVar("Item")
-
-
-class _Request(StrictModel):
-    model_config = ConfigDict(strict=True)
-
-
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-Text = Annotated[str, Field(min_length=1, max_length=100_000)]
 
 
-class MessageIn(_Request):
-    """A turn of a dialogue."""
-
-    role: Literal["user", "assistant"]
-    content: Annotated[str, Field(max_length=1_000_000)]
-
-
-class Entities(_Request):
+class Entities(StrictModel, strict=True):
     """Whose memory, and what else mem0 files it under."""
 
     user_id: Name | None = None
@@ -50,10 +37,10 @@ class Entities(_Request):
         return {name: value for name in ("user_id", *ENTITIES) if (value := getattr(self, name)) is not None}
 
 
-class AddIn(Entities):
+class AddMessages(Entities):
     """Something to remember."""
 
-    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[list[TurnIn], Field(min_length=1, max_length=10_000)]
     filters: dict[str, Any] | None = Field(None, description="Another place for user_id, agent_id, app_id and run_id.")
     metadata: dict[str, Any] | None = None
     infer: bool | None = None
@@ -72,7 +59,7 @@ class AddIn(Entities):
         return given
 
 
-class SearchIn(Entities):
+class SearchMemories(Entities):
     """A search; the platform takes whose memories only in the filters."""
 
     query: Text
@@ -88,7 +75,7 @@ class SearchIn(Entities):
     output_format: Literal["v1.1"] | None = None
 
 
-class ListIn(_Request):
+class ListMemories(StrictModel, strict=True):
     """Which memories to list."""
 
     filters: dict[str, Any]
@@ -105,7 +92,7 @@ class PageParameters(StrictModel):
     page_size: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-class UpdateIn(_Request):
+class RewriteMemory(StrictModel, strict=True):
     """What to change of a memory."""
 
     text: Text | None = None
@@ -114,37 +101,28 @@ class UpdateIn(_Request):
     expiration_date: None = Field(None, description="Nothing expires here, so there is nothing to take away either.")
 
 
-class BatchUpdate(UpdateIn):
+class _OneUpdate(RewriteMemory):
     """What to change of one of several memories."""
 
     memory_id: str
 
 
-class BatchUpdateIn(_Request):
+class BatchUpdate(StrictModel, strict=True):
     """Memories to change."""
 
-    memories: Annotated[list[BatchUpdate], Field(min_length=1, max_length=1000)]
+    memories: Annotated[list[_OneUpdate], Field(min_length=1, max_length=1000)]
 
 
-class BatchId(_Request):
+class _OneId(StrictModel, strict=True):
     """One of several memories."""
 
     memory_id: str
 
 
-class BatchDeleteIn(_Request):
+class BatchDelete(StrictModel, strict=True):
     """Memories to erase."""
 
-    memories: Annotated[list[BatchId], Field(min_length=1, max_length=1000)]
-
-
-class EntityParameters(StrictModel):
-    """Whose memories, in a query."""
-
-    user_id: Name | None = None
-    agent_id: Name | None = None
-    app_id: Name | None = None
-    run_id: Name | None = None
+    memories: Annotated[list[_OneId], Field(min_length=1, max_length=1000)]
 
 
 class DeleteParameters(StrictModel):
@@ -157,21 +135,13 @@ class NoParameters(StrictModel):
     """No query parameters."""
 
 
-SAID = {
-    JobState.QUEUED: "Memory processing has been queued",
-    JobState.RUNNING: "Memory processing is under way",
-    JobState.DONE: "Memory processing is done",
-    JobState.FAILED: "Memory processing failed",
+STATES = {
+    JobState.QUEUED: ("PENDING", "Memory processing has been queued"),
+    JobState.RUNNING: ("RUNNING", "Memory processing is under way"),
+    JobState.DONE: ("SUCCEEDED", "Memory processing is done"),
+    JobState.FAILED: ("FAILED", "Memory processing failed"),
 }
-"""What an answer says about a job."""
-
-STATUS = {
-    JobState.QUEUED: "PENDING",
-    JobState.RUNNING: "RUNNING",
-    JobState.DONE: "SUCCEEDED",
-    JobState.FAILED: "FAILED",
-}
-"""mem0's names of the states."""
+"""mem0's names of a job's states, and what an answer says about them."""
 
 
 def event_record(service: Service, manager: MemoryManager, job: Job) -> dict[str, Any]:
@@ -180,7 +150,7 @@ def event_record(service: Service, manager: MemoryManager, job: Job) -> dict[str
     return {
         "id": str(UUID(job.id)),
         "event_type": "ADD",
-        "status": STATUS[job.state],
+        "status": STATES[job.state][0],
         "results": [] if job.position is None else results_record(service, manager, job.position),
         "metadata": {
             "user_id": manager.owner,
@@ -208,17 +178,18 @@ def results_record(service: Service, manager: MemoryManager, position: int) -> l
     ]
 
 
-def memory_record(manager: MemoryManager, memory: Memory, uuid: UUID, added: datetime) -> dict[str, Any]:
+def memory_record(found: Located) -> dict[str, Any]:
     """A memory as mem0's clients know it."""
+    metadata = found.memory.metadata
     return {
-        "id": str(uuid),
-        "memory": memory.text,
-        "user_id": manager.owner,
-        **{name: memory.metadata.get(name) for name in ENTITIES},
-        "metadata": {name: value for name, value in memory.metadata.items() if name not in ENTITIES},
+        "id": str(found.uuid),
+        "memory": found.memory.text,
+        "user_id": found.manager.owner,
+        **{name: metadata.get(name) for name in ENTITIES},
+        "metadata": {name: value for name, value in metadata.items() if name not in ENTITIES},
         "categories": [],
-        "created_at": utc(added).isoformat(),
-        "updated_at": utc(memory.time).isoformat(),
+        "created_at": utc(found.added).isoformat(),
+        "updated_at": utc(found.memory.time).isoformat(),
     }
 
 

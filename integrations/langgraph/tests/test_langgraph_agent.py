@@ -306,16 +306,14 @@ def test_a_memory_cannot_end_the_list_it_is_shown_in() -> None:
 
 
 class TestDocs:
-    """The examples of docs/serving.md, run as they stand."""
+    """The examples of the README, run as they stand."""
 
     @pytest.fixture
     def run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> Callable[[int, Callable[[dict[str, Any]], Reply]], str]:
-        root = Path(__file__).resolve().parents[3]
-        page = (root / "docs" / "serving.md").read_text(encoding="utf-8")
-        section = page.partition("\n## LangGraph\n")[2].partition("\n## ")[0]
-        blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        page = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         monkeypatch.chdir(tmp_path)
 
         def run(number: int, script: Callable[[dict[str, Any]], Reply]) -> str:

@@ -452,7 +452,7 @@ def test_without_a_model_memories_are_still_written(tmp_path: Path, mem0: Any) -
 
 
 def test_the_example_of_the_page(tmp_path: Path, mem0: Any) -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "serving.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
     code = page.partition("test_mem0.py runs this block -->\n```python\n")[2].partition("```")[0]
     with serving(tmp_path / "bank") as server:
         exec(code.replace("http://127.0.0.1:8377", server.url), {})

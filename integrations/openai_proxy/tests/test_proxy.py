@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +32,9 @@ from proxy_cases import (
 )
 from rule_model import rules
 from scripted_server import serve
-from server_cases import ANN, LONG, QUICK, ok, problem, process, serving, until
+from server_cases import ANN, LONG, QUICK, block, ok, problem, process, serving, started, until
 
-from deltamem.server.keys import Scope
+from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings
 from integrations.openai_proxy.settings import ProxySettings
 
@@ -433,3 +435,22 @@ def test_what_was_said_survives_a_kill_and_is_read_once(tmp_path: Path) -> None:
             done = ok(http.get(f"{ANN}/jobs", params={"state": "done"}))["jobs"]
             assert sorted(job["session_id"] for job in done) == sorted(f"{kind}{n}" for kind in "stu" for n in range(3))
             assert len({job["position"] for job in done}) == 9
+
+
+README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+
+
+def test_the_proxy_and_the_client_before_it(tmp_path: Path) -> None:
+    (tmp_path / "bank").mkdir()
+    with Keys.open(tmp_path / "bank" / KEYS_FILE) as keys:
+        token = keys.create("test", ["ann"], frozenset({Scope.READ, Scope.WRITE}))[1]
+    with models() as upstream, serve(rules) as reader:
+        replaced = {"https://HOST/v1": upstream.url, "http://localhost:8000/v1": reader.url, "KEY=...": "KEY=secret"}
+        with started(block(README, "bash", "--upstream"), tmp_path, replaced) as server, server.client(token) as http:
+            ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog called Rex."}]}), 201)
+            program = block(README, "python", "from openai import OpenAI")
+            program = program.replace("http://localhost:8377", server.url).replace("TOKEN", token)
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "I see.\n", done.stderr
+    (asked,) = upstream.asked
+    assert "Ann has a dog called Rex." in asked.last and asked.headers["authorization"] == "Bearer secret"
