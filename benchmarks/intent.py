@@ -32,6 +32,7 @@ from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller
 from papers.stitch.records import Intent, IntentFilter, Step
+from papers.stitch.store import IntentLog
 
 BLOCK = 1_000
 QUERIES = 300
@@ -138,7 +139,7 @@ async def main(count: int) -> dict[str, object]:
         labellers: list[tuple[str, IntentLabeller]] = [("oracle", oracle), ("embedding", EmbeddingLabeller(embedder))]
         for label, labeller in labellers:
             with Journal.open(folder / f"{label}.sqlite3") as journal:
-                index = IntentIndex(labeller, embedder, journal.owner("ann").intents("steps"))
+                index = IntentIndex(labeller, embedder, IntentLog(journal.owner("ann"), "steps"))
                 figures[f"ingest_cpu_ms_{label}"] = await ingest(index, steps)
                 await index.search("query 0", 1)  # embeds what is there
         began = time.perf_counter()
@@ -146,7 +147,7 @@ async def main(count: int) -> dict[str, object]:
             Journal.open(folder / "oracle.sqlite3") as journal,
             MemoryStore.open(folder / "bank", embedder) as store,
         ):
-            index = IntentIndex(oracle, embedder, journal.owner("ann").intents("steps"))
+            index = IntentIndex(oracle, embedder, IntentLog(journal.owner("ann"), "steps"))
             figures["open_s"] = time.perf_counter() - began
             owned = store.bank("ann")
             for begin in range(0, count, BLOCK):

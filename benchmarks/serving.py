@@ -44,7 +44,7 @@ from workload import REMEMBER, random_sentence
 from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add
 from deltamem.embedding import EndpointEmbedder
-from deltamem.journal.sqlite import SCHEMA_VERSION
+from deltamem.journal.rows import SCHEMA_VERSION
 from deltamem.llm import LLM
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import EndpointPolicy, Policy

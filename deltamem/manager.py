@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import Any, Self, TextIO
 from uuid import UUID
 
 from anyio.from_thread import start_blocking_portal
 
+from deltamem import plugins
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
-from deltamem.bank.store import MemoryStore, Progress
+from deltamem.bank.store import MemoryStore, Progress, SearcherKind, UserStore
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
@@ -33,10 +34,6 @@ from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
-from papers.stitch.labeller import CachingLabeller, IntentLabeller
-
-if TYPE_CHECKING:
-    from papers.stitch.memories import MemoryIntents
 
 _CONFLICTS = 20
 """How often a session is read again because something was recorded for the same owner meanwhile."""
@@ -55,9 +52,9 @@ class ManagerSettings:
     """How often a session is read when the model's answer cannot be understood."""
     keep_dialogue: bool = True
     """Whether the journal stores what was said; `blame` quotes it and the audit checks against it."""
-    retrieval: Literal["similarity", "intent"] = "similarity"
-    """What `search` ranks by. With `intent` each memory is labelled after its session; the model's own searches while it
-    reads a session stay those by similarity."""
+    retrieval: str = "similarity"
+    """What `search` ranks by: ``similarity``, or the name of a plug-in of the group ``deltamem.searchers``. The model's own
+    searches while it reads a session stay those by similarity."""
 
 
 class MemoryManager:
@@ -74,7 +71,7 @@ class MemoryManager:
         policy: Policy,
         settings: ManagerSettings | None = None,
         *,
-        labeller: IntentLabeller | None = None,
+        searcher: SearcherKind | None = None,
     ) -> None:
         """Bind a store, an owner and a policy.
 
@@ -83,11 +80,10 @@ class MemoryManager:
             owner: Whose memory.
             policy: The language model that decides.
             settings: Prompts and limits.
-            labeller: Labels memories and queries if `retrieval` is `intent`; by default one that needs no model. If another
-                one labelled the memories so far, they are labelled again.
+            searcher: Makes what `search` ranks by; by default the plug-in that `retrieval` names.
 
         Raises:
-            DeltaMemError: If the owner's name is empty or the bank cannot be opened.
+            DeltaMemError: If the owner's name is empty, the bank cannot be opened, or `retrieval` names no plug-in.
         """
         self.owner = owner
         self.settings = settings or ManagerSettings()
@@ -103,21 +99,15 @@ class MemoryManager:
             window_tokens=self.settings.window_tokens,
             attempts=self.settings.attempts,
         )
-        self._labeller = labeller
-        self._intents: MemoryIntents | None = None
+        if searcher is None and self.settings.retrieval != "similarity":
+            searcher = plugins.load("searchers", self.settings.retrieval)
+        self.searcher = None if searcher is None else searcher(self._owned, store.embedder, self.person_name, relabel=True)
         self._closes_store = False
 
     @property
-    def intents(self) -> MemoryIntents:
-        """The memories with their intents; made when they are first asked for."""
-        if self._intents is None:
-            from papers.stitch.embedding_labeller import EmbeddingLabeller
-            from papers.stitch.memories import MemoryIntents
-
-            embedder = self._store.embedder
-            self._labeller = self._labeller or EmbeddingLabeller(embedder)
-            self._intents = MemoryIntents(self._owned, self._labeller, embedder, self.person_name, relabel=True)
-        return self._intents
+    def owned(self) -> UserStore:
+        """The owner's journal and bank, for plug-ins that keep something beside them."""
+        return self._owned
 
     @classmethod
     def open(
@@ -180,7 +170,7 @@ class MemoryManager:
         started = clock.perf_counter()
         self._check(session)
         async with self._owned.turn():
-            return await self._labelled(await self._ingest(session, started))
+            return await self._searchable(await self._ingest(session, started))
 
     async def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later by a `deltamem.jobs.Worker`; when this returns, it is on the disk.
@@ -193,37 +183,6 @@ class MemoryManager:
         """
         self._check(session)
         return await asyncio.to_thread(self._owned.enqueue, session)
-
-    async def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str | None = None) -> str:
-        """Keep what is new in a conversation that goes on; when this returns, it is on the disk.
-
-        When nothing was said for a while, `deltamem.journal.journal.Journal.end_idle` makes a session of it.
-
-        Args:
-            conversation: Its name, which the session's id is made of; None names it by its first turn.
-            turns: What was said so far, or the end of it. Turns that were kept before are not kept twice.
-            person_name: How memories name the person.
-
-        Returns:
-            The name of the conversation.
-        """
-        if not turns:
-            raise DeltaMemError("a conversation without turns cannot be kept")
-        return await asyncio.to_thread(self._owned.keep, conversation, turns, person_name or self.person_name)
-
-    async def keep_answer(
-        self, conversation: str, turn: Turn, person_name: str | None = None, *, since: int | None = None
-    ) -> None:
-        """Keep the answer to the last turn of a conversation that `keep` has kept.
-
-        Args:
-            conversation: Its name.
-            turn: The answer.
-            person_name: How memories name the person.
-            since: The position of the journal at which memories were recalled for it. Should one have been forgotten
-                meanwhile, which the answer may repeat, the answer is kept empty.
-        """
-        await asyncio.to_thread(self._owned.keep_answer, conversation, turn, person_name or self.person_name, since=since)
 
     async def ingest_job(self, job_id: str) -> Transition | None:
         """Read the session of a job, as `ingest` does.
@@ -239,7 +198,7 @@ class MemoryManager:
         started = clock.perf_counter()
         async with self._owned.turn():
             session = await asyncio.to_thread(self._owned.journal.job_session, job_id)
-            return None if session is None else await self._labelled(await self._ingest(session, started))
+            return None if session is None else await self._searchable(await self._ingest(session, started))
 
     def job(self, job_id: str) -> Job:
         """A job of this owner.
@@ -304,9 +263,8 @@ class MemoryManager:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        if self.settings.retrieval == "intent":
-            found = [await self.intents.search(query, k, filters, among) for query in queries]
-            return [[hit for hit, _ in one.hits] for one in found]
+        if self.searcher is not None:
+            return [list((await self.searcher.search(query, k, filters, among)).hits) for query in queries]
         return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters, among)
 
     def memories(
@@ -556,20 +514,20 @@ class MemoryManager:
         hashes = self.settings.episode.prompt_hashes
         return hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest()
 
-    async def _labelled(self, transition: Transition) -> Transition:
-        """The transition, once its memories are labelled if `search` needs that; a failure is a note, made up for later."""
-        if self.settings.retrieval != "intent" or not transition.changes:
+    async def _searchable(self, transition: Transition) -> Transition:
+        """The transition, once `search` finds what it wrote; a failure is a note, and made up for later."""
+        if self.searcher is None or not transition.changes:
             return transition
         try:
-            await self.intents.catch_up()
+            await self.searcher.catch_up()
         except DeltaMemError as error:
-            return replace(transition, notes=(*transition.notes, f"intents are yet to be labelled: {error}"))
+            return replace(transition, notes=(*transition.notes, f"the search is yet to catch up: {error}"))
         return transition
 
     async def _forget_answers(self) -> None:
         """Answers of the models that a response cache holds repeat what was said."""
-        if isinstance(self._labeller, CachingLabeller):
-            await asyncio.to_thread(self._labeller.forget_answers)
+        if self.searcher is not None:
+            await asyncio.to_thread(self.searcher.forget_answers)
         if isinstance(self._policy, ScopedPolicy):
             await asyncio.to_thread(self._policy.forget_scope, self.owner)
 

@@ -6,8 +6,9 @@ says which protocol its object fulfils:
 - ``deltamem.commands``: a class that fulfils `deltamem.cli.app.CommandGroup`
 - ``deltamem.options.COMMAND``: a dataclass of further options of a command, see `deltamem.cli.options.takes_options`
 - ``deltamem.routes``: a class that fulfils `deltamem.server.routes.Routes`
-- ``deltamem.stores``: `deltamem.journal.beside.StoreKind`
 - ``deltamem.systems``: an `eval.systems.kinds.SystemKind`
+- ``deltamem.searchers``: `deltamem.bank.store.SearcherKind`
+- ``deltamem.stores``: a subclass of `deltamem.journal.beside.PluginStore`
 - ``deltamem.benchmarks``: a subclass of `eval.benchmark.Benchmark`
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,3 +222,9 @@ class Database:
         """Close the connection; closing twice is fine."""
         with self._lock:
             self._connection.close()
+
+
+def insert_row(connection: sqlite3.Connection, table: str, row: Mapping[str, object]) -> None:
+    """Insert a row that is given by column; columns that are left out become NULL or their default."""
+    columns = ", ".join(row)
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join(f':{name}' for name in row)})", row)

@@ -20,6 +20,7 @@ from deltamem.llm import LLM
 from papers.stitch.index import IntentIndex
 from papers.stitch.llm_labeller import LLMLabeller
 from papers.stitch.records import Step
+from papers.stitch.store import IntentLog
 
 BEGIN = datetime(2026, 5, 1, 8)
 SEEDS = {"events": ["open", "propose", "suggest", "answer"], "entity_types": ["price", "Price", "hotel"]}
@@ -80,7 +81,7 @@ async def label(journal: Path | None, url: str, count: int) -> tuple[LLMLabeller
     """Label a trip."""
     llm = LLM(url, "tiny", max_retries=0)
     labeller = LLMLabeller(llm, WordEmbedder())
-    log = None if journal is None else Journal.open(journal).owner("ann").intents("steps")
+    log = None if journal is None else IntentLog(Journal.open(journal).owner("ann"), "steps")
     index = IntentIndex(labeller, WordEmbedder(), log)
     try:
         await index.add(trip(count))

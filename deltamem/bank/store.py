@@ -7,10 +7,10 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from filelock import FileLock, Timeout
@@ -26,7 +26,7 @@ from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
 from deltamem.memory import MemoryState
-from deltamem.sessions import Session, Turn
+from deltamem.sessions import Session
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma_index import ChromaIndex
@@ -193,16 +193,6 @@ class UserStore:
         with self.writing():
             return self.journal.enqueue(session)
 
-    def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
-        """Keep what is new in a conversation, see `OwnerJournal.keep`."""
-        with self.writing():
-            return self.journal.keep(conversation, turns, person_name)
-
-    def keep_answer(self, conversation: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
-        """Keep an answer, see `OwnerJournal.keep_answer`."""
-        with self.writing():
-            self.journal.keep_answer(conversation, turn, person_name, since=since)
-
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.
 
@@ -277,6 +267,56 @@ class UserStore:
     def _move(self, entry: Entry, state: MemoryState, vectors: Mapping[str, Vectors]) -> None:
         self.bank.update(state, vectors, entry.position)
         self._known = None if self._known is None else self._known.updated(entry.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a search found, best first, and in a line each why."""
+
+    hits: tuple[Hit, ...]
+    reasons: tuple[str, ...]
+
+
+class Searcher(Protocol):
+    """Ranks an owner's memories by something other than similarity."""
+
+    async def catch_up(self) -> int:
+        """Prepare the memories that are not prepared yet, as far as that takes long; returns how many there were.
+
+        Raises:
+            DeltaMemError: If one cannot be prepared.
+        """
+        ...
+
+    async def search(
+        self, query: str, k: int, filters: Mapping[str, object] | None = None, among: Set[str] | None = None
+    ) -> Ranking:
+        """The `k` best memories; the arguments are those of `UserStore.search`.
+
+        Raises:
+            FilterError: If the filters cannot be understood.
+            DeltaMemError: If it cannot be searched.
+        """
+        ...
+
+    def forget_answers(self) -> None:
+        """Remove the owner's answers of models from caches."""
+        ...
+
+
+class SearcherKind(Protocol):
+    """A plug-in of the group ``deltamem.searchers``."""
+
+    def __call__(self, owned: UserStore, embedder: Embedder, person_name: str, *, relabel: bool = False) -> Searcher:
+        """Bind an owner's store.
+
+        Args:
+            owned: The store.
+            embedder: Embeds memories and queries.
+            person_name: How memories name the person.
+            relabel: Prepare all memories again if they were prepared in another way; else that is refused.
+        """
+        ...
 
 
 def _in_event_loop() -> bool:
@@ -368,12 +408,13 @@ class MemoryStore:
             return self._banks[owner]
 
     def owners(self) -> list[str]:
-        """Everybody who has entries, jobs or intents in the journal."""
+        """Everybody whom the journal knows, or a plug-in."""
         return self.journal.owners()
 
     def erase_owner(self, owner: str) -> Erasure:
         """Erase everything about one owner from journal and index; only a hash, a time and counts remain."""
         with self._opening:
+            self.journal.stores_to_erase()  # refuses before anything is dropped
             owned = self._banks.pop(owner, None)
             if owned is not None:
                 owned.retire()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from deltamem import plugins
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
 from deltamem.config import StrictModel
@@ -36,9 +37,8 @@ from deltamem.records import (
 
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
-    from deltamem.bank.store import MemoryStore, UserStore
+    from deltamem.bank.store import MemoryStore, Ranking, SearcherKind, UserStore
     from deltamem.journal.records import Entry, HistoryStep, Origin
-    from papers.stitch.memories import IntentSearch
 
 
 def record_of(record: StrictModel) -> dict[str, Any]:
@@ -327,19 +327,15 @@ def search(
 def _explained(
     opened: MemoryStore, owned: UserStore, texts: list[str], k: int, wanted: dict[str, Any] | None
 ) -> tuple[list[list[Hit]], list[list[str]]]:
-    """Hits by contextual intent, and why each was found; memories without one are labelled, without a model."""
-    from papers.stitch.embedding_labeller import EmbeddingLabeller
-    from papers.stitch.memories import MemoryIntents
+    """Hits by contextual intent, and why each was found."""
+    kind: SearcherKind = plugins.load("searchers", "intent")
+    searcher = kind(owned, opened.embedder, owned.owner)
 
-    embedder = opened.embedder
-    intents = MemoryIntents(owned, EmbeddingLabeller(embedder), embedder, owned.owner)
-
-    async def run() -> list[IntentSearch]:
-        return [await intents.search(text, k, wanted) for text in texts]
+    async def run() -> list[Ranking]:
+        return [await searcher.search(text, k, wanted) for text in texts]
 
     found = asyncio.run(run())
-    reasons = [[one.explanation(place) for place in range(len(one.hits))] for one in found]
-    return [[hit for hit, _ in one.hits] for one in found], reasons
+    return [list(one.hits) for one in found], [list(one.reasons) for one in found]
 
 
 Actor = Annotated[

@@ -1,10 +1,10 @@
-"""Jobs: sessions that were taken on and wait for the model. They lie in the journal's file until they are applied."""
+"""Jobs: sessions that wait for the model, in the journal's file until they are applied."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -12,12 +12,11 @@ from typing import Any
 from uuid import uuid4
 
 from deltamem.errors import ConflictError
-from deltamem.journal.records import digest_of
-from deltamem.journal.sqlite import CLOCK, microseconds
+from deltamem.journal.records import Forgotten, digest_of
+from deltamem.journal.rows import CLOCK, microseconds, time_at
 from deltamem.memory import Metadata
 from deltamem.sessions import Session, Turn
-from deltamem.sqlite import Database
-from deltamem.text import normalised
+from deltamem.sqlite import Database, insert_row
 
 
 class JobState(StrEnum):
@@ -58,54 +57,56 @@ class JobConflictError(ConflictError):
     """The session id stands for another session already."""
 
 
-_COLUMNS = "jobs.id, owners.name, session_id, state, attempts, created_at, updated_at, retry_at, last_error, position"
-_JOBS = f"SELECT {_COLUMNS} FROM jobs JOIN owners ON owners.id = jobs.owner_id"
+_JOBS = "SELECT jobs.*, owners.name AS owner FROM jobs JOIN owners ON owners.id = owner_id"
 _ERASED = "(erased)"
-_APPLIED = "SELECT position, session_digest FROM entries WHERE owner_id = ? AND session_id = ? AND undone = 0"
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _job(row: Sequence[Any]) -> Job:
-    identity, owner, session_id, state, attempts, created, updated, retry, last_error, position = row
+def _job(row: sqlite3.Row) -> Job:
     return Job(
-        identity,
-        owner,
-        session_id,
-        JobState(state),
-        attempts,
-        _EPOCH + timedelta(microseconds=created),
-        _EPOCH + timedelta(microseconds=updated),
-        None if retry is None else _EPOCH + timedelta(microseconds=retry),
-        last_error,
-        position,
+        id=row["id"],
+        owner=row["owner"],
+        session_id=row["session_id"],
+        state=JobState(row["state"]),
+        attempts=row["attempts"],
+        created_at=time_at(row["created_at"]),
+        updated_at=time_at(row["updated_at"]),
+        retry_at=None if row["retry_at"] is None else time_at(row["retry_at"]),
+        last_error=row["last_error"],
+        position=row["position"],
     )
+
+
+def _standing(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> tuple[Any, Any]:
+    """The effective entry and the job that a session id has; each None if there is none."""
+    entry = "SELECT position, session_digest FROM entries WHERE owner_id = ? AND session_id = ? AND undone = 0"
+    job = "SELECT id, state, digest FROM jobs WHERE owner_id = ? AND session_id = ?"
+    applied, known = (connection.execute(query, (owner_id, session_id)).fetchone() for query in (entry, job))
+    return applied, known
+
+
+def digests(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> set[str]:
+    """The digests of the sessions that stand under an id: applied, waiting or done; empty if the id is free."""
+    applied, known = _standing(connection, owner_id, session_id)
+    return {row[name] for row, name in ((applied, "session_digest"), (known, "digest")) if row is not None}
 
 
 def enqueue(connection: sqlite3.Connection, owner_id: int, session: Session) -> Job:
     """Take a session on, or find the job that it has; see `deltamem.journal.owner.OwnerJournal.enqueue`."""
     digest, now = digest_of(session), microseconds(datetime.now(UTC))
-    applied = connection.execute(_APPLIED, (owner_id, session.id)).fetchone()
-    known = connection.execute(
-        "SELECT id, state, digest FROM jobs WHERE owner_id = ? AND session_id = ?", (owner_id, session.id)
-    ).fetchone()
-    waiting = known is not None and known[1] in (JobState.QUEUED, JobState.RUNNING)
-    accepted = set() if applied is None else {applied[1]}
+    applied, known = _standing(connection, owner_id, session.id)
+    waiting = known is not None and known["state"] in (JobState.QUEUED, JobState.RUNNING)
+    accepted = set() if applied is None else {applied["session_digest"]}
     # What failed, or was rolled back, left nothing that another session could contradict.
     if known is not None and (waiting or applied is not None):
-        accepted.add(known[2])
+        accepted.add(known["digest"])
     if accepted and digest not in accepted:
         raise JobConflictError(
             f"session id {session.id!r} was given before with another time, other turns or other metadata"
         )
-    identity = uuid4().hex if known is None else known[0]
+    identity = uuid4().hex if known is None else known["id"]
     if known is None:
-        connection.execute(
-            "INSERT INTO jobs (id, owner_id, session_id, digest, body, state, attempts, created_at, updated_at)"
-            " VALUES (?, ?, ?, ?, ?, 'queued', 0, ?, ?)",
-            (identity, owner_id, session.id, digest, _body(session), now, now),
-        )
+        row = {"id": identity, "owner_id": owner_id, "session_id": session.id, "digest": digest, "body": _body(session)}
+        insert_row(connection, "jobs", row | {"state": "queued", "attempts": 0, "created_at": now, "updated_at": now})
     elif not waiting and applied is None:
         connection.execute(
             "UPDATE jobs SET state = 'queued', digest = ?, body = ?, retry_at = NULL, last_error = NULL, position = NULL,"
@@ -113,7 +114,7 @@ def enqueue(connection: sqlite3.Connection, owner_id: int, session: Session) -> 
             (digest, _body(session), now, identity),
         )
     if applied is not None:
-        complete(connection, owner_id, session.id, applied[0])
+        complete(connection, owner_id, session.id, applied["position"])
     return _job(connection.execute(f"{_JOBS} WHERE jobs.id = ?", (identity,)).fetchone())
 
 
@@ -143,17 +144,17 @@ def session_of(connection: sqlite3.Connection, owner: str, owner_id: int | None,
     found = connection.execute(query, (owner_id, job_id)).fetchone()
     if found is None:
         return None
-    body = json.loads(found[1])
+    body = json.loads(found["body"])
     turns = tuple(Turn(role, content) for role, content in body["turns"])
     time = datetime.fromisoformat(body["time"])
-    return Session(owner, body["person"], time, turns, found[0], Metadata(body["metadata"]))
+    return Session(owner, body["person"], time, turns, found["session_id"], Metadata(body["metadata"]))
 
 
 def time_of(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> datetime | None:
     """The time of a session whose job is not done; None if there is none."""
     query = "SELECT body FROM jobs WHERE owner_id = ? AND session_id = ? AND body IS NOT NULL"
     found = connection.execute(query, (owner_id, session_id)).fetchone()
-    return None if found is None else datetime.fromisoformat(json.loads(found[0])["time"])
+    return None if found is None else datetime.fromisoformat(json.loads(found["body"])["time"])
 
 
 def _body(session: Session) -> str:
@@ -176,33 +177,27 @@ def complete(connection: sqlite3.Connection, owner_id: int, session_id: str, pos
 
 
 def scrub(
-    connection: sqlite3.Connection, owner_id: int, sources: Mapping[str, Collection[int]], texts: Collection[str]
+    connection: sqlite3.Connection, owner_id: int, sources: Mapping[str, Collection[int]], forgotten: Forgotten
 ) -> None:
-    """Erase from an owner's jobs what a forgotten memory came from.
+    """Erase from an owner's jobs what a forgotten memory came from, and what repeats it.
 
     Args:
         connection: The journal.
         owner_id: The owner.
         sources: By the ids of the sessions that shaped it, the numbers (from 1) of the turns. Such a session may wait again
             because it was rolled back; its metadata is erased too.
-        texts: Turns that contain one of these, case and white space apart, are emptied too.
+        forgotten: What the turns of all sessions are searched for.
     """
     connection.execute("UPDATE jobs SET last_error = ? WHERE owner_id = ? AND last_error IS NOT NULL", (_ERASED, owner_id))
-    wanted = [text for text in map(normalised, texts) if text]
-    held = connection.execute(
-        "SELECT id, session_id, body FROM jobs WHERE owner_id = ? AND body IS NOT NULL", (owner_id,)
-    ).fetchall()
-    for identity, session_id, before in held:
-        body = json.loads(before)
-        for number, turn in enumerate(body["turns"], start=1):
-            content = normalised(turn[1])
-            if number in sources.get(session_id, ()) or any(text in content for text in wanted):
-                turn[1] = ""
-        if session_id in sources:
+    query = "SELECT id, session_id, body FROM jobs WHERE owner_id = ? AND body IS NOT NULL"
+    for row in connection.execute(query, (owner_id,)).fetchall():
+        body = json.loads(row["body"])
+        forgotten.blank(body["turns"], sources.get(row["session_id"], ()))
+        if row["session_id"] in sources:
             body["metadata"] = {}
         after = json.dumps(body, ensure_ascii=False)
-        if after != before:
-            connection.execute("UPDATE jobs SET body = ? WHERE id = ?", (after, identity))
+        if after != row["body"]:
+            connection.execute("UPDATE jobs SET body = ? WHERE id = ?", (after, row["id"]))
 
 
 class JobQueue:
@@ -221,7 +216,7 @@ class JobQueue:
     def paused(self) -> bool:
         """Whether no job may be begun, see `pause`."""
         with self._database.read() as connection:
-            return bool(connection.execute("SELECT paused FROM store").fetchone()[0])
+            return bool(connection.execute("SELECT paused FROM store").fetchone()["paused"])
 
     def pause(self, paused: bool = True) -> None:
         """Begin no more jobs, so that no model is asked, or go on. Sessions are still taken on. Outlasts a restart."""
@@ -255,7 +250,7 @@ class JobQueue:
             " ORDER BY seq LIMIT 1"
         )
         found = connection.execute(query, {"now": microseconds(now), "never": microseconds(now + CLOCK)}).fetchone()
-        return None if found is None else str(found[0])
+        return None if found is None else str(found["id"])
 
     def renew(self, job: Job, lease: timedelta) -> bool:
         """Hold a claimed job longer; returns whether it is still held."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from deltamem.errors import DeltaMemError, NotFoundError
-from deltamem.journal.jobs import Job, JobQueue
+from deltamem.journal.beside import JournalFiles, PluginStore, S
+from deltamem.journal.jobs import JobQueue
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Erasure
-from deltamem.journal.sqlite import JOURNAL
-from deltamem.sqlite import Database
-from integrations.openai_proxy import buffer
+from deltamem.journal.rows import JOURNAL, owner_id
+from deltamem.sqlite import Database, insert_row
 
 JOURNAL_FILE = "journal.sqlite3"
 """Name of the journal in the folder of a store."""
@@ -29,8 +30,10 @@ class Journal:
     works like one on disk. Other processes may read at the same time; writers take turns.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, files: JournalFiles) -> None:
+        """Use `open`."""
+        self._files = files
+        self._database = files.journal
 
     @classmethod
     def open(cls, path: Path | None, *, read_only: bool = False) -> Journal:
@@ -44,7 +47,7 @@ class Journal:
             DeltaMemError: If the file is missing (read only), no SQLite database, one of another application, or written
                 by another version.
         """
-        return cls(Database.open(path, JOURNAL, read_only=read_only))
+        return cls(JournalFiles(Database.open(path, JOURNAL, read_only=read_only), read_only=read_only))
 
     @property
     def path(self) -> Path | None:
@@ -62,20 +65,11 @@ class Journal:
         """The jobs of all owners, for those who run them."""
         return JobQueue(self._database)
 
-    def end_idle(self, idle: timedelta) -> list[Job]:
-        """Make sessions, as jobs, of the conversations of all owners in which nothing was said for a while."""
-        before = datetime.now(UTC) - idle
-        # A look first: writers take turns.
-        with self._database.read() as connection:
-            if not buffer.any_idle(connection, before):
-                return []
-        with self._database.write() as connection:
-            return buffer.end_idle(connection, before)
-
     @property
     def purge_pending(self) -> bool:
         """Whether erased bytes may still be in the files, because another process was reading them."""
-        return self._database.purge_pending
+        databases = [self._database, *(store.database for store in self._files.stores())]
+        return any(database.purge_pending for database in databases)
 
     def owner(self, name: str) -> OwnerJournal:
         """The journal of one owner, who need not have any entry yet.
@@ -83,12 +77,20 @@ class Journal:
         Raises:
             DeltaMemError: If the name is empty or not valid Unicode.
         """
-        return OwnerJournal(self._database, name)
+        return OwnerJournal(self._files, name)
+
+    def beside(self, kind: type[S]) -> S:
+        """What a plug-in keeps beside the journal, see `deltamem.journal.beside`.
+
+        Raises:
+            DeltaMemError: If its file cannot be opened.
+        """
+        return self._files.beside(kind)
 
     def knows(self, name: str) -> bool:
-        """Whether an owner has entries, jobs or intents."""
+        """Whether an owner has entries or jobs, or a plug-in keeps something of them."""
         with self._database.read() as connection:
-            return connection.execute("SELECT 1 FROM owners WHERE name = ?", (name,)).fetchone() is not None
+            return owner_id(connection, name) is not None or any(name in store.owners() for store in self._files.stores())
 
     def owners_of_memory(self, uuid: UUID) -> list[str]:
         """The owners that have a memory with a UUID: one, or several after an export was imported for somebody else too."""
@@ -104,9 +106,10 @@ class Journal:
         return None if found is None else str(found[0])
 
     def owners(self) -> list[str]:
-        """The owners that have entries, jobs or intents, sorted."""
+        """The owners that have entries or jobs, or of whom a plug-in keeps something, sorted."""
         with self._database.read() as connection:
-            return [row[0] for row in connection.execute("SELECT name FROM owners ORDER BY name")]
+            names = {row["name"] for row in connection.execute("SELECT name FROM owners")}
+            return sorted(names.union(*(store.owners() for store in self._files.stores())))
 
     def remembered_owners(self) -> list[str]:
         """The owners who have a memory now, sorted."""
@@ -125,12 +128,12 @@ class Journal:
             The record. It holds a hash of the name, so that a request can be answered for, and counts.
 
         Raises:
-            DeltaMemError: If there is no such owner.
+            DeltaMemError: If there is no such owner, or a plug-in that is not installed keeps something.
         """
         owner = self.owner(name)
         with self._database.write() as connection:
-            found = connection.execute("SELECT id FROM owners WHERE name = ?", (name,)).fetchone()
-            if found is None:
+            stores = self.stores_to_erase()
+            if not self.knows(name):
                 raise NotFoundError(f"{name!r}: no such owner in this journal")
             erasure = Erasure(
                 owner_sha256=hashlib.sha256(name.encode()).hexdigest(),
@@ -139,37 +142,47 @@ class Journal:
                 memories=len(owner.state()),
                 dialogues=owner.dialogue_count,
             )
-            connection.execute("DELETE FROM owners WHERE id = ?", found)
-            connection.execute(
-                "INSERT INTO erasures (owner_sha256, erased_at, entries, memories, dialogues) VALUES (?, ?, ?, ?, ?)",
-                (erasure.owner_sha256, erasure.erased_at.isoformat(), erasure.entries, erasure.memories, erasure.dialogues),
-            )
+            connection.execute("DELETE FROM owners WHERE name = ?", (name,))
+            insert_row(connection, "erasures", asdict(erasure) | {"erased_at": erasure.erased_at.isoformat()})
+            # Before this transaction is committed: what is acknowledged is erased everywhere.
+            for store in stores:
+                store.erase_owner(name)
             self._database.purge_after()
         return erasure
+
+    def stores_to_erase(self) -> list[PluginStore]:
+        """What plug-ins keep.
+
+        Raises:
+            DeltaMemError: If there is a file of a plug-in that is not installed; then nothing can be erased.
+        """
+        return self._files.stores(erasing=True)
 
     def erasures(self) -> list[Erasure]:
         """The owners that were erased, oldest first, without their names."""
         query = "SELECT owner_sha256, erased_at, entries, memories, dialogues FROM erasures ORDER BY id"
         with self._database.read() as connection:
-            return [
-                Erasure(sha256, datetime.fromisoformat(erased_at), entries, memories, dialogues)
-                for sha256, erased_at, entries, memories, dialogues in connection.execute(query)
-            ]
+            found = connection.execute(query).fetchall()
+        return [Erasure(**dict(row) | {"erased_at": datetime.fromisoformat(row["erased_at"])}) for row in found]
 
     def integrity_check(self) -> list[str]:
-        """Let SQLite check the file; what is wrong with it, a sentence each, empty if nothing is."""
+        """Let SQLite check the file, and those of plug-ins; what is wrong with it, a sentence each, empty if nothing is."""
+        databases = [self._database]
+        problems = []
         try:
-            with self._database.read() as connection:
-                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
-                broken = connection.execute("PRAGMA foreign_key_check").fetchall()
+            databases += (store.database for store in self._files.stores())
+            for database in databases:
+                with database.read() as connection:
+                    problems += [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                    broken = connection.execute("PRAGMA foreign_key_check").fetchall()
+                problems += [f"row {row} of {table} refers to a missing row of {parent}" for table, row, parent, _ in broken]
         except (DeltaMemError, sqlite3.DatabaseError) as error:
-            return [str(error)]
-        problems = [] if found == ["ok"] else found
-        return problems + [f"row {row} of {table} refers to a missing row of {parent}" for table, row, parent, _ in broken]
+            problems.append(str(error))
+        return problems
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
-        self._database.close()
+        """Close the files; closing twice is fine."""
+        self._files.close()
 
     def __enter__(self) -> Self:
         return self

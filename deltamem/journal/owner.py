@@ -1,23 +1,25 @@
-"""One owner's part of the journal: entries, states, history, blame, jobs, buffered turns and intents."""
+"""One owner's part of the journal: entries, states, history, blame and jobs."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import count
 from uuid import UUID
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
-from deltamem.journal import jobs
-from deltamem.journal import sqlite as rows
+from deltamem.journal import jobs, rows
+from deltamem.journal.beside import JournalFiles
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.records import (
     Change,
     ChangeEvent,
     Entry,
     EntryKind,
+    Forgotten,
     HistoryStep,
     Origin,
     changes_between,
@@ -28,12 +30,8 @@ from deltamem.journal.records import (
     shape_problem,
     step,
 )
-from deltamem.journal.restorer import Restorer
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
-from deltamem.sqlite import Database
-from integrations.openai_proxy import buffer
-from papers.stitch import store as intent_rows
 
 Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
@@ -54,7 +52,12 @@ _PAGE = 500
 class OwnerJournal:
     """The journal of one owner. Any number of threads may use it."""
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, files: JournalFiles, name: str) -> None:
+        """Bind an owner by name, who need not have any entry yet.
+
+        Raises:
+            DeltaMemError: If the name is empty or not valid Unicode.
+        """
         if not name:
             raise DeltaMemError("the owner's name is empty")
         try:
@@ -62,7 +65,8 @@ class OwnerJournal:
         except UnicodeEncodeError as error:
             raise DeltaMemError("the owner's name is not valid Unicode") from error
         self.name = name
-        self._database = database
+        self.files = files
+        self._database = files.journal
 
     def snapshot(self) -> AbstractContextManager[object]:
         """Make everything read inside the block belong to one moment. Other threads wait meanwhile; keep it short."""
@@ -332,16 +336,6 @@ class OwnerJournal:
         with self._database.write() as connection:
             return jobs.enqueue(connection, self._create(connection), session)
 
-    def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
-        """Keep what is new in a conversation that goes on; see `integrations.openai_proxy.buffer.keep`."""
-        with self._database.write() as connection:
-            return buffer.keep(connection, self._create(connection), conversation, person_name, turns)
-
-    def keep_answer(self, conversation: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
-        """Keep the answer to what was kept last in a conversation; see `integrations.openai_proxy.buffer.answer`."""
-        with self._database.write() as connection:
-            buffer.answer(connection, self._create(connection), conversation, person_name, turn, since=since)
-
     def job(self, job_id: str) -> Job:
         """A job of this owner.
 
@@ -376,15 +370,6 @@ class OwnerJournal:
         """The session of a job as `forget` left it; None if there is no such job or it is done."""
         with self._database.read() as connection:
             return jobs.session_of(connection, self.name, self._owner_id(connection), job_id)
-
-    def intents(self, collection: str) -> intent_rows.IntentLog:
-        """A collection of steps with their contextual intents, which need not exist yet."""
-        return intent_rows.IntentLog(self._database, self.name, collection)
-
-    def intent_collections(self) -> list[tuple[str, intent_rows.IntentRecords]]:
-        """All collections with everything they hold, by name, in the order of their making."""
-        with self._database.read() as connection:
-            return intent_rows.exported(connection, self._owner_id(connection))
 
     def verify(self) -> list[str]:
         """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
@@ -488,12 +473,13 @@ class OwnerJournal:
         """Erase a memory for good, from every entry, stored dialogue and waiting job, and append an entry that says so.
 
         All changes of the id lose their texts and metadata. Stored turns that they name as sources, and stored turns that
-        contain one of the texts (whatever the case and white space), become empty; likewise steps with intents are erased.
+        contain one of the texts (whatever the case and white space), become empty; plug-ins erase what they keep of them.
         Other memories stay as they are, also if they say the same. On return the texts are gone from the files (see
-        `Database.purge` for the one exception).
+        `deltamem.sqlite.Database.purge` for the one exception).
 
         Raises:
-            DeltaMemError: If the owner has no such memory, or it is already forgotten.
+            DeltaMemError: If the owner has no such memory, it is already forgotten, or a plug-in that is not installed
+                keeps something.
         """
         if entries := self.forget_all([memory_id]):
             return entries[0]
@@ -507,49 +493,38 @@ class OwnerJournal:
         """
         entries: list[Entry] = []
         texts: set[str] = set()
-        sources: set[tuple[int, int]] = set()
-        turns: dict[str, set[int]] = {}
+        by_position: defaultdict[int, set[int]] = defaultdict(set)
+        by_session: defaultdict[str, set[int]] = defaultdict(set)
         with self._database.write() as connection:
+            stores = self.files.stores(erasing=True)  # refuses before anything is done
             owner_id = self._owner_id(connection)
+            if owner_id is None:
+                return []
             for memory_id in map(self.memory_id, memory_ids):
                 history = self._steps(memory_id)
                 sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
                 known = [memory for memory in sides if memory is not None]
-                if owner_id is None or not known:
+                if not known:
                     continue
                 for entry, change in history:
-                    sources.update((entry.position, turn) for turn in change.turns)
+                    by_position[entry.position].update(change.turns)
                     if entry.session_id is not None:
-                        turns.setdefault(entry.session_id, set()).update(change.turns)
+                        by_session[entry.session_id].update(change.turns)
                 texts.update(memory.text for memory in known)
                 rows.erase_memory(connection, owner_id, memory_id)
                 removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
                 entries.append(Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,)))
                 self._append(connection, entries[-1])
-            if owner_id is None or not entries:
+            if not entries:
                 return []
-            rows.blank_turns(connection, owner_id, sources, texts)
-            jobs.scrub(connection, owner_id, turns, texts)
-            buffer.scrub(connection, owner_id, texts)
-            intent_rows.erase(connection, owner_id, {entry.changes[0].memory_id for entry in entries}, texts)
+            forgotten = Forgotten.of((entry.changes[0].memory_id for entry in entries), texts)
+            rows.blank_turns(connection, owner_id, by_position, forgotten)
+            jobs.scrub(connection, owner_id, by_session, forgotten)
+            # Before this transaction is committed: what is acknowledged is erased everywhere.
+            for store in stores:
+                store.forget(self.name, forgotten)
             self._database.purge_after()
         return entries
-
-    @contextmanager
-    def restoring(self) -> Iterator[Restorer]:
-        """Write entries as another journal recorded them, in one transaction: if the block raises, nothing is written.
-
-        Raises:
-            DeltaMemError: If this owner already has entries.
-        """
-        with self._database.write() as connection:
-            if self.head:
-                raise ConflictError(
-                    f"the journal of {self.name!r} already has {self.head} entries; import needs an empty one"
-                )
-            if self.intent_collections():
-                raise ConflictError(f"the journal of {self.name!r} already has intents; import needs an empty one")
-            yield Restorer(connection, self._create(connection))
 
     def _owner_id(self, connection: sqlite3.Connection) -> int | None:
         return rows.owner_id(connection, self.name)

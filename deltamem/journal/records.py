@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from deltamem.memory import Memory, MemoryState, Metadata
 from deltamem.sessions import Session, Turn
+from deltamem.text import normalised
 
 # At most 18 digits, so that every number fits SQLite's signed 64 bits.
 _MEMORY_ID = re.compile(r"m(0|[1-9][0-9]{0,17})")
@@ -158,6 +159,39 @@ class Erasure:
     entries: int
     memories: int
     dialogues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What is erased for good: some memories of one owner, and whatever repeats one of their texts."""
+
+    memory_ids: frozenset[str]
+    texts: frozenset[str]
+    """All that the memories ever said, `normalised`, so that case and white space do not count."""
+
+    @classmethod
+    def of(cls, memory_ids: Iterable[str], texts: Iterable[str]) -> Forgotten:
+        """Memories by their ids, and their texts as they were written."""
+        return cls(frozenset(memory_ids), frozenset(text for text in map(normalised, texts) if text))
+
+    def repeated_in(self, *texts: str) -> bool:
+        """Whether one of some other texts contains one of the memories'."""
+        return any(text in other for other in map(normalised, texts) for text in self.texts)
+
+    def blank(self, turns: Sequence[list[str]], numbers: Collection[int] = ()) -> bool:
+        """Empty, in place, the turns (role and content) that repeat a text or have one of some numbers, from 1.
+
+        Returns:
+            Whether there were any.
+        """
+        gone = [
+            turn
+            for number, turn in enumerate(turns, start=1)
+            if turn[1] and (number in numbers or self.repeated_in(turn[1]))
+        ]
+        for turn in gone:
+            turn[1] = ""
+        return bool(gone)
 
 
 def memory_number(memory_id: str) -> int | None:

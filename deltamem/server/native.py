@@ -190,7 +190,7 @@ class CountsOut(StrictModel):
     entries: int
     memories: int
     dialogues: int
-    intents: int = Field(description="Steps with an intent.")
+    plugins: dict[str, int] = Field(description="Lines of plug-ins, by their names.")
 
 
 class ExportResponse(Response):

@@ -37,6 +37,7 @@ from deltamem.server.problems import Problem, not_found
 from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
+from integrations.openai_proxy.buffer import Conversations
 from integrations.openai_proxy.settings import ProxySettings
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class ProxyRoutes(Routes):
         while True:
             await asyncio.sleep(min(10.0, max(0.02, self.settings.idle / 4)))
             try:
-                if await asyncio.to_thread(self.service.store.journal.end_idle, idle):
+                if await asyncio.to_thread(self.service.store.journal.beside(Conversations).end_idle, idle):
                     self.service.wake()
             except Exception as error:
                 _log("read of the conversations that have ended", error)
@@ -162,6 +163,20 @@ class _Conversation:
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
+    def keep(self) -> str:
+        """Keep what was said; returns the name of the conversation."""
+        owned = self.manager.owned
+        with owned.writing():
+            kept = owned.journal.files.beside(Conversations)
+            return kept.keep(owned.journal, self.name, self.turns, self.person)
+
+    def keep_answer(self, name: str, turn: Turn) -> None:
+        """Keep the answer to it."""
+        owned = self.manager.owned
+        with owned.writing():
+            kept = owned.journal.files.beside(Conversations)
+            kept.answer(owned.journal, name, turn, self.person, since=self.head)
+
 
 async def _prepare(proxy: ProxyRoutes, conversation: _Conversation, body: bytes) -> bytes:
     """The body with what is remembered; what is said in it is noted in the conversation."""
@@ -219,7 +234,7 @@ async def _forward(
     try:
         if conversation is not None and upstream.is_success:
             try:
-                name = await conversation.manager.keep(conversation.name, conversation.turns, conversation.person)
+                name = await asyncio.to_thread(conversation.keep)
                 answer = _Answer(conversation, name)
             except Exception as error:
                 mode = "error"
@@ -353,7 +368,7 @@ class _Answer:
             return
         try:
             told, turn = self.conversation, Turn("assistant", text)
-            await told.manager.keep_answer(self.name, turn, told.person, since=told.head)
+            await asyncio.to_thread(told.keep_answer, self.name, turn)
         except Exception as error:
             _log("kept", error)
 

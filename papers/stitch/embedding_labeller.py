@@ -22,7 +22,7 @@ from deltamem.embedding import Embedder, Vectors
 from deltamem.text import MONTHS, STOP_WORDS, Kind, content_words, salient_items, stem
 from papers.stitch.labeller import K_EVENT, K_UPDATE, History, Labelled, Part
 from papers.stitch.labels import LABEL_LENGTH, Facet, LabelChange, LabelSpaces, new_label
-from papers.stitch.records import Intent, IntentFilter, Snippet, Step
+from papers.stitch.records import Intent, IntentFilter, Snippet, Stamp, Step
 
 _WINDOW = 20
 """Steps whose mean is the centroid of a label: the latest, so that it follows what the label has come to mean."""
@@ -97,7 +97,7 @@ class EmbeddingLabeller:
 
     def _forget(self) -> None:
         self._of: weakref.ref[History] | None = None
-        self._stamp = -1
+        self._stamp: Stamp | None = None
         self._seen = 0
         self._scopes = _Centroids()
         self._events = _Centroids()

@@ -15,7 +15,7 @@ from deltamem.errors import ConflictError
 from deltamem.journal.journal import Journal
 from papers.stitch.labeller import IntentLabeller, Labelled, Part, without_parts
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces
-from papers.stitch.records import IntentFilter, Snippet, Step
+from papers.stitch.records import IntentFilter, Snippet, Stamp, Step
 from papers.stitch.retrieval import (
     CONTEXT_TOKENS,
     K_RETRIEVE,
@@ -60,7 +60,7 @@ class IntentIndex:
         Args:
             labeller: Labels steps and queries.
             embedder: Embeds summaries and queries.
-            log: Where the steps are kept, see `deltamem.journal.owner.OwnerJournal.intents`; None keeps them in memory.
+            log: Where the steps are kept, see `papers.stitch.store.IntentLog`; None keeps them in memory.
             without: Parts of the method that are left out.
 
         Raises:
@@ -68,7 +68,7 @@ class IntentIndex:
         """
         self._labeller = labeller
         self._embedder = embedder
-        self._log = Journal.open(None).owner("trajectory").intents("steps") if log is None else log
+        self._log = IntentLog(Journal.open(None).owner("trajectory"), "steps") if log is None else log
         self._without = frozenset(without)
         self._name = "-".join([labeller.name, *sorted(self._without)])
         self._writing = asyncio.Lock()
@@ -83,7 +83,7 @@ class IntentIndex:
         self.spaces = LabelSpaces() if records is None else LabelSpaces(one.change for one in records.versions)
         if records is not None and records.versions:
             self.spaces.version = records.versions[-1].version
-        self.stamp = -1 if records is None else records.stamp
+        self.stamp = None if records is None else records.stamp
         self._drafts = {} if records is None else records.drafts
         self._numbers: list[int] = []
         self._snippets: list[Snippet] = []  # With the labels of today; the journal keeps those that they were given
@@ -157,12 +157,12 @@ class IntentIndex:
         """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
         return self._drafts.get(name)
 
-    async def keep_draft(self, name: str, answer: str, stamp: int) -> None:
+    async def keep_draft(self, name: str, answer: str, stamp: Stamp | None) -> None:
         """Keep an answer until the step is labelled; refused if something was erased since the index had the `stamp`."""
         await asyncio.to_thread(self._log.keep_draft, name, answer, after=stamp)
         self._drafts[name] = answer
 
-    async def begin(self) -> int:
+    async def begin(self) -> Stamp | None:
         """Make sure that the collection is there, so that whatever is erased from now on changes the stamp.
 
         Returns:
@@ -172,12 +172,12 @@ class IntentIndex:
             ConflictError: If another labeller labelled what is there.
         """
         self.refresh()
-        if self.stamp < 0:
+        if self.stamp is None:
             await asyncio.to_thread(self._log.begin, self._name)
             self.refresh()
         return self.stamp
 
-    async def add(self, steps: Sequence[Step], *, since: int | None = None) -> int:
+    async def add(self, steps: Sequence[Step], *, since: Stamp | None = None) -> int:
         """Label steps in order; those that are known already, by id, are left out. Each is kept before the next is labelled.
 
         Args:
@@ -195,7 +195,7 @@ class IntentIndex:
         self.refresh()
         async with self._writing:
             new = self._new(steps)
-            if new and self.stamp < 0:
+            if new and self.stamp is None:
                 await asyncio.to_thread(self._log.begin, self._name)
                 self._load()
             for number, step in enumerate(new):
@@ -209,7 +209,7 @@ class IntentIndex:
                     except StaleIntentsError as error:
                         # Label it again, after what was written and without what was erased meanwhile
                         self._load()
-                        if self.stamp < 0:
+                        if self.stamp is None:
                             raise ConflictError(f"{self._log.collection!r} was erased meanwhile") from error
             return len(new)
 
@@ -274,7 +274,7 @@ class IntentIndex:
             () if Part.ENTITY in self._without else known.entity_types,
         )
 
-    async def _write(self, labelled: Labelled, stamp: int) -> None:
+    async def _write(self, labelled: Labelled, stamp: Stamp | None) -> None:
         snippet, notes = labelled.snippet, labelled.notes
         first, version, after = len(self), self.spaces.version, (stamp, self._last)
         try:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from deltamem.errors import DeltaMemError
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces
-from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Step
+from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Stamp, Step
 
 N_START = 50
 """Steps from which the label spaces are begun; section 4 of the paper, as are the next three."""
@@ -42,8 +42,8 @@ class History(Protocol):
         ...
 
     @property
-    def stamp(self) -> int:
-        """Grows when steps were erased: what was derived from the history before counts no longer."""
+    def stamp(self) -> Stamp | None:
+        """Changes when steps were erased: what was derived from the history before counts no longer."""
         ...
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class History(Protocol):
         """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
         ...
 
-    async def keep_draft(self, name: str, answer: str, stamp: int) -> None:
+    async def keep_draft(self, name: str, answer: str, stamp: Stamp | None) -> None:
         """Keep an answer until the step is labelled. It outlasts the process: no model need be asked twice.
 
         Args:

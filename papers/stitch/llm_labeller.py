@@ -19,7 +19,7 @@ from deltamem.prompts import Prompt, load_prompt
 from deltamem.replies import read_object
 from papers.stitch.labeller import H_SCOPE, K_EVENT, K_UPDATE, N_START, History, Labelled, Part
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces, new_label
-from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Step
+from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Stamp, Step
 
 PROMPTS = ("seeds", "scope", "event", "note", "segment", "merge", "query")
 _NOTES = 3  # Notes of a scope that a call shows
@@ -81,7 +81,7 @@ class _Task:
 
     step: Step
     history: History
-    stamp: int  # Of the history when it was begun
+    stamp: Stamp | None  # Of the history when it was begun
 
 
 class LLMLabeller:

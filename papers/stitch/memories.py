@@ -6,34 +6,21 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from deltamem.bank.base import Hit
-from deltamem.bank.store import UserStore
+from deltamem.bank.store import Ranking, UserStore
 from deltamem.embedding import Embedder
 from deltamem.errors import ConflictError
 from deltamem.filters import read_filter
 from deltamem.journal.records import memory_number
 from deltamem.memory import Memory, MemoryState
+from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
-from papers.stitch.labeller import IntentLabeller
-from papers.stitch.records import IntentFilter, Step
-from papers.stitch.retrieval import IntentHit
-from papers.stitch.store import MEMORIES, StaleIntentsError
+from papers.stitch.labeller import CachingLabeller, IntentLabeller
+from papers.stitch.records import Step
+from papers.stitch.store import MEMORIES, IntentLog, StaleIntentsError
 
 _CONTEXT = 2_000  # Characters of the turns that a memory comes from
-
-
-@dataclass(frozen=True, slots=True)
-class IntentSearch:
-    """What a query found among the memories."""
-
-    wanted: IntentFilter  # The labels that the query asks for
-    hits: tuple[tuple[Hit, IntentHit], ...]  # Best first: the memory, and why
-
-    def explanation(self, place: int) -> str:
-        """Why the hit in a place was found, in one line."""
-        return self.hits[place][1].explanation(self.wanted)
 
 
 class MemoryIntents:
@@ -79,7 +66,7 @@ class MemoryIntents:
         k: int,
         filters: Mapping[str, object] | None = None,
         among: AbstractSet[str] | None = None,
-    ) -> IntentSearch:
+    ) -> Ranking:
         """The `k` memories that meet most of what a query asks for; memories without intents are labelled first.
 
         Args:
@@ -102,8 +89,13 @@ class MemoryIntents:
                 if (holds is None or holds(memory.metadata)) and (among is None or memory.id in among)
             }
         found = await index.search(query, k, chosen)
-        hits = ((steps[hit.snippet.step.id], hit) for hit in found.hits)
-        return IntentSearch(found.wanted, tuple((Hit(memory, hit.similarity), hit) for memory, hit in hits))
+        hits = tuple(Hit(steps[hit.snippet.step.id], hit.similarity) for hit in found.hits)
+        return Ranking(hits, tuple(hit.explanation(found.wanted) for hit in found.hits))
+
+    def forget_answers(self) -> None:
+        """Remove what a labeller's cache keeps: its answers repeat what was said."""
+        if isinstance(self._labeller, CachingLabeller):
+            self._labeller.forget_answers()
 
     def _current(self) -> dict[str, Memory]:
         bank = self._owned.bank
@@ -112,7 +104,7 @@ class MemoryIntents:
         return self._steps
 
     async def _opened(self) -> IntentIndex:
-        log = self._owned.journal.intents(MEMORIES)
+        log = IntentLog(self._owned.journal, MEMORIES)
         try:
             if self._index is None:
                 self._index = await asyncio.to_thread(IntentIndex, self._labeller, self._embedder, log)
@@ -153,6 +145,18 @@ class MemoryIntents:
                     said = " ".join(turn.content for turn in origin.turns if turn.content)
                     contexts[id] = said[:_CONTEXT]
         return contexts
+
+
+def by_intent(
+    owned: UserStore,
+    embedder: Embedder,
+    person_name: str,
+    *,
+    relabel: bool = False,
+    labeller: IntentLabeller | None = None,
+) -> MemoryIntents:
+    """What makes a manager search by intent; by default with the labeller that needs no model."""
+    return MemoryIntents(owned, labeller or EmbeddingLabeller(embedder), embedder, person_name, relabel=relabel)
 
 
 def _steps(state: MemoryState) -> dict[str, Memory]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,10 @@ class ScopeNote:
 
     scope: str
     text: str
+
+
+class Stamp(NamedTuple):
+    """Which collection it is, of all that had its name, and how often something was erased from it."""
+
+    collection: int
+    erasures: int

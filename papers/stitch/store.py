@@ -1,4 +1,4 @@
-"""Contextual intents in the journal's file: the steps of a collection as they were labelled, and its label spaces as a log.
+"""Contextual intents beside the journal: the steps of a collection as they were labelled, and its label spaces as a log.
 
 A collection belongs to one owner. Erasing the owner erases it, forgetting a memory erases its steps and whatever repeats its
 text, and an export holds it.
@@ -8,23 +8,73 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from deltamem.errors import ConflictError, DeltaMemError
-from deltamem.journal.records import memory_number
-from deltamem.journal.sqlite import create_owner, owner_id
-from deltamem.sqlite import Database
-from deltamem.text import normalised
+from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
+from deltamem.journal.beside import PluginStore, file_kind
+from deltamem.journal.lines import Line, Lines, Number, Positive, Time
+from deltamem.journal.owner import OwnerJournal
+from deltamem.journal.records import Forgotten
+from deltamem.journal.rows import create_owner, owner_id
+from deltamem.sqlite import insert_row
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces
-from papers.stitch.records import Intent, ScopeNote, Snippet, Step
+from papers.stitch.records import Intent, ScopeNote, Snippet, Stamp, Step
 
 MEMORIES = "memories"
 """The collection of an owner's memories; a step's id is that of the memory, a slash, and which of its texts it is."""
 
-_STEP = "step_id, role, time, text, scope, event, entity_types, resolved, summary"
+_SCHEMA = """
+CREATE TABLE collections (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice: it is part of the stamp
+    owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
+    name TEXT NOT NULL CHECK (name <> ''),
+    labeller TEXT NOT NULL,
+    erasures INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (owner_id, name)
+);
+CREATE TABLE steps (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection INTEGER NOT NULL REFERENCES collections (id) ON DELETE CASCADE,
+    step_id TEXT NOT NULL,
+    role TEXT NOT NULL,
+    time TEXT NOT NULL,
+    text TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    event TEXT NOT NULL,
+    entity_types TEXT NOT NULL,
+    resolved TEXT NOT NULL,
+    summary TEXT NOT NULL,
+    embedder TEXT,
+    vector BLOB,
+    UNIQUE (collection, step_id)
+);
+CREATE INDEX steps_of_a_collection ON steps (collection, number);
+CREATE TABLE labels (
+    collection INTEGER NOT NULL REFERENCES collections (id) ON DELETE CASCADE,
+    version INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    facet TEXT NOT NULL,
+    label TEXT NOT NULL,
+    merged_into TEXT,
+    PRIMARY KEY (collection, version)
+);
+CREATE TABLE notes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection INTEGER NOT NULL REFERENCES collections (id) ON DELETE CASCADE,
+    scope TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX notes_of_a_collection ON notes (collection, seq);
+CREATE TABLE drafts (
+    collection INTEGER NOT NULL REFERENCES collections (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    PRIMARY KEY (collection, name)
+);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,52 +91,231 @@ class IntentRecords:
     """Everything that a collection holds, in order."""
 
     labeller: str
-    stamp: int = -1  # See `IntentLog.stamp`
-    numbers: list[int] = field(default_factory=list)  # Of the steps; they grow, with gaps
+    stamp: Stamp | None = field(default=None, compare=False)
+    numbers: list[int] = field(default_factory=list, compare=False)  # Of the steps; they grow, with gaps
     snippets: list[Snippet] = field(default_factory=list)  # With the labels that they were given
     versions: list[LabelVersion] = field(default_factory=list)
     notes: list[ScopeNote] = field(default_factory=list)
-    drafts: dict[str, str] = field(default_factory=dict)
+    drafts: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 class StaleIntentsError(ConflictError):
     """Something was written to a collection, or erased, since it was read."""
 
 
+class _Label(Line):
+    version: Positive
+    step: Number
+    facet: Facet
+    label: str
+    into: str | None
+
+
+class _Note(Line):
+    scope: str
+    text: str
+
+
+class _Collection(Line):
+    """A collection in an export; the lines of its steps follow."""
+
+    name: str
+    labeller: str
+    intents: Number
+    labels: list[_Label]
+    notes: list[_Note]
+
+
+class _Intent(Line):
+    id: str
+    role: str
+    time: Time
+    text: str
+    scope: str
+    event: str
+    entity_types: list[str]
+    resolved: str
+    summary: str
+
+    @classmethod
+    def of(cls, snippet: Snippet) -> _Intent:
+        step, intent = snippet.step, snippet.intent
+        return cls(
+            id=step.id,
+            role=step.role,
+            time=step.time,
+            text=step.text,
+            scope=intent.scope,
+            event=intent.event,
+            entity_types=list(intent.entity_types),
+            resolved=snippet.resolved,
+            summary=snippet.summary,
+        )
+
+    def snippet(self) -> Snippet:
+        intent = Intent(self.scope, self.event, tuple(self.entity_types))
+        return Snippet(Step(self.id, self.role, self.text, self.time), intent, self.resolved, self.summary)
+
+
+class IntentStore(PluginStore):
+    """The collections of all owners."""
+
+    name = "stitch"
+    kind = file_kind("stitch", 1, _SCHEMA)
+
+    def collections(self, owner: str) -> dict[str, IntentRecords]:
+        """All collections with everything they hold, by name, in the order of their making."""
+        with self.database.read() as connection:
+            query = "SELECT * FROM collections WHERE owner_id = ? ORDER BY id"
+            found = connection.execute(query, (owner_id(connection, owner),)).fetchall()
+            return {row["name"]: _records(connection, row) for row in found}
+
+    def forget(self, owner: str, forgotten: Forgotten) -> None:
+        """Erase the steps of some memories, and all steps, labels and notes that repeat what they said.
+
+        So that nothing is told by the labels that remain, those that no step has any more are erased too, with the notes of
+        their scopes; the log of the label spaces is written again, of the labels that steps still have. Drafts are erased
+        all, and every stamp changes: what is being labelled just now may have been read before.
+        """
+        collections = self.collections(owner)
+        if not collections:
+            return
+        with self.database.write() as connection:
+            for name, records in collections.items():
+                assert records.stamp is not None
+                collection = records.stamp.collection
+                gone = {
+                    number
+                    for number, snippet in zip(records.numbers, records.snippets, strict=True)
+                    if (name == MEMORIES and snippet.step.id.partition("/")[0] in forgotten.memory_ids)
+                    or forgotten.repeated_in(snippet.step.text, snippet.resolved, snippet.summary)
+                }
+                labels = (one.change.label for one in records.versions)
+                if gone or forgotten.repeated_in(*labels, *(note.text for note in records.notes)):
+                    connection.executemany("DELETE FROM steps WHERE number = ?", ((number,) for number in gone))
+                    _write_labels_again(connection, collection, records, gone, forgotten)
+                connection.execute("DELETE FROM drafts WHERE collection = ?", (collection,))
+                connection.execute("UPDATE collections SET erasures = erasures + 1 WHERE id = ?", (collection,))
+            self.database.purge_after()
+
+    def exported(self, owner: str) -> list[Line]:
+        """A line for each collection, with its labels and notes, and behind it one for each step."""
+        lines: list[Line] = []
+        for name, records in self.collections(owner).items():
+            lines.append(
+                _Collection(
+                    name=name,
+                    labeller=records.labeller,
+                    intents=len(records.snippets),
+                    labels=[
+                        _Label(
+                            version=one.version,
+                            step=one.step,
+                            facet=one.change.facet,
+                            label=one.change.label,
+                            into=one.change.into,
+                        )
+                        for one in records.versions
+                    ],
+                    notes=[_Note.model_validate(note) for note in records.notes],
+                )
+            )
+            lines += map(_Intent.of, records.snippets)
+        return lines
+
+    def read(self, lines: Lines, count: int) -> dict[str, IntentRecords]:
+        """The collections that `count` lines hold."""
+        collections: dict[str, IntentRecords] = {}
+        while count > 0:
+            collection = lines.next(_Collection)
+            count -= 1 + collection.intents
+            if count < 0:
+                raise lines.wrong(f"{collection.name!r} counts more intents than the header counts lines")
+            if collection.name in collections:
+                raise lines.wrong(f"the intents of {collection.name!r} are there twice")
+            collections[collection.name] = IntentRecords(
+                collection.labeller,
+                versions=[
+                    LabelVersion(one.version, one.step, LabelChange(one.facet, one.label, one.into))
+                    for one in collection.labels
+                ],
+                notes=[ScopeNote(note.scope, note.text) for note in collection.notes],
+                snippets=[lines.next(_Intent).snippet() for _ in range(collection.intents)],
+            )
+        return collections
+
+    def restore(self, owner: str, records: dict[str, IntentRecords]) -> None:
+        """Keep collections as another journal had them; their vectors are computed again.
+
+        Raises:
+            DeltaMemError: If others are there already, or one contradicts itself.
+        """
+        there = self.collections(owner)
+        if there and there != records:
+            raise ConflictError(f"the journal of {owner!r} already has intents; import needs an empty one")
+        if there or not records:
+            return
+        with self.database.write() as connection:
+            for name, one in records.items():
+                try:
+                    self._restore(connection, OwnerJournal(self.files, owner), name, one)
+                except (sqlite3.IntegrityError, DeltaMemError) as error:
+                    raise DeltaMemError(f"the intents of {name!r} contradict themselves ({error})") from error
+
+    def _restore(self, connection: sqlite3.Connection, journal: OwnerJournal, name: str, records: IntentRecords) -> None:
+        LabelSpaces(one.change for one in records.versions)
+        if any(one.version >= other.version for one, other in pairwise(records.versions)):
+            raise DeltaMemError("the versions of its labels do not rise")
+        for snippet in records.snippets if name == MEMORIES else ():
+            if not _is_of_a_memory(journal, snippet.step):
+                raise DeltaMemError(f"{snippet.step.id!r} is no memory")
+        collection = _create(connection, journal.name, name, records.labeller)["id"]
+        _insert_versions(connection, collection, records.versions)
+        for snippet in records.snippets:
+            _insert(connection, collection, snippet)
+        _insert_notes(connection, collection, records.notes)
+
+
 class IntentLog:
     """One collection of one owner. Any number of threads may use it."""
 
-    def __init__(self, database: Database, name: str, collection: str) -> None:
-        """Bind an owner by name, who need not be in the journal yet, and a collection, which need not be there either.
+    def __init__(self, journal: OwnerJournal, collection: str) -> None:
+        """Bind an owner and a collection, neither of which need be there yet.
 
         Raises:
             DeltaMemError: If the collection has no name.
         """
         if not collection:
             raise DeltaMemError("a collection of intents needs a name")
-        self._database = database
-        self._name = name
+        self._store = journal.files.beside(IntentStore)
+        self._database = self._store.database
+        self._journal = journal
         self.collection = collection
 
     @property
-    def stamp(self) -> int:
-        """Grows whenever something was erased: who holds the records in memory reads them again then."""
+    def stamp(self) -> Stamp | None:
+        """Changes whenever something was erased: who holds the records in memory reads them again then.
+
+        None if the collection is not there.
+        """
         with self._database.read() as connection:
-            return _stamp(connection, owner_id(connection, self._name), self.collection)
+            found = self._row(connection)
+            return None if found is None else Stamp(found["id"], found["erasures"])
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> tuple[Stamp | None, int]:
         """The stamp, and the number of the last step; 0 if there is none."""
         with self._database.read() as connection:
-            owner = owner_id(connection, self._name)
-            return _stamp(connection, owner, self.collection), _last(connection, owner, self.collection)
+            stamp = self.stamp
+            query = "SELECT max(number) AS last FROM steps WHERE collection = ?"
+            last = None if stamp is None else connection.execute(query, (stamp.collection,)).fetchone()["last"]
+            return stamp, last or 0
 
     def load(self) -> IntentRecords | None:
         """Everything that is there; None if there is nothing, or all was cleared."""
         with self._database.read() as connection:
-            query = "SELECT id, labeller FROM intent_collections WHERE owner_id = ? AND name = ?"
-            found = connection.execute(query, (owner_id(connection, self._name), self.collection)).fetchone()
-            return None if found is None else _records(connection, *found, stamp=self.stamp)
+            found = self._row(connection)
+            return None if found is None else _records(connection, found)
 
     def begin(self, labeller: str) -> None:
         """Make the collection if it is not there.
@@ -94,9 +323,8 @@ class IntentLog:
         Raises:
             ConflictError: If another labeller made it.
         """
-        with self._database.write() as connection:
-            owner = create_owner(connection, self._name)
-            _, made_by = create(connection, owner, self.collection, labeller)
+        with self._store.write() as connection:
+            made_by = _create(connection, self._journal.name, self.collection, labeller)["labeller"]
             if made_by != labeller:
                 raise ConflictError(f"the intents of {self.collection!r} are labelled by {made_by!r}, not by {labeller!r}")
 
@@ -106,7 +334,7 @@ class IntentLog:
         versions: Sequence[LabelVersion],
         notes: Sequence[ScopeNote],
         *,
-        after: tuple[int, int],
+        after: tuple[Stamp | None, int],
     ) -> int:
         """Write a step, the changes of the label spaces that come before it, and its notes; drafts end with it.
 
@@ -123,237 +351,166 @@ class IntentLog:
             StaleIntentsError: If something was erased since, or somebody else wrote.
             ConflictError: If the step is there already, or is to be one of a memory that there is not.
         """
-        with self._database.write() as connection:
-            owner, collection = self._unchanged(connection, after[0])
+        with self._store.write() as connection:
+            collection = self._unchanged(after[0])
             if self.place != after:
                 raise StaleIntentsError(f"somebody else wrote to {self.collection!r}")
-            if self.collection == MEMORIES and not _of_a_memory(connection, owner, snippet.step):
+            if self.collection == MEMORIES and not _is_of_a_memory(self._journal, snippet.step):
                 raise ConflictError(f"step {snippet.step.id!r} is no memory any more")
-            connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in versions))
+            _insert_versions(connection, collection, versions)
             try:
                 number = _insert(connection, collection, snippet)
             except sqlite3.IntegrityError as error:
                 raise ConflictError(f"step {snippet.step.id!r} of {self.collection!r} is there already") from error
             _insert_notes(connection, collection, notes)
-            connection.execute("DELETE FROM intent_drafts WHERE collection = ?", (collection,))
+            connection.execute("DELETE FROM drafts WHERE collection = ?", (collection,))
             return number
 
-    def keep_draft(self, name: str, answer: str, *, after: int) -> None:
+    def keep_draft(self, name: str, answer: str, *, after: Stamp | None) -> None:
         """Keep an answer for the step that is being labelled.
 
         Raises:
             StaleIntentsError: If something was erased since the collection had the stamp `after`.
         """
-        with self._database.write() as connection:
-            _, collection = self._unchanged(connection, after)
-            row = (collection, name, answer)
-            connection.execute("INSERT OR REPLACE INTO intent_drafts (collection, name, answer) VALUES (?, ?, ?)", row)
+        with self._store.write() as connection:
+            row = (self._unchanged(after), name, answer)
+            connection.execute("INSERT OR REPLACE INTO drafts (collection, name, answer) VALUES (?, ?, ?)", row)
 
     def vectors(self, embedder: str) -> dict[int, bytes]:
         """The vectors of the summaries that an embedder made, as they were kept, by the number of the step."""
-        query = (
-            "SELECT number, vector FROM intent_steps JOIN intent_collections ON id = collection"
-            " WHERE owner_id = ? AND name = ? AND embedder = ? ORDER BY number"
-        )
+        query = "SELECT number, vector FROM steps WHERE collection = ? AND embedder = ? ORDER BY number"
         with self._database.read() as connection:
-            found = connection.execute(query, (owner_id(connection, self._name), self.collection, embedder))
-            return dict(found.fetchall())
+            found = self._row(connection)
+            return {} if found is None else dict(connection.execute(query, (found["id"], embedder)).fetchall())
 
     def keep_vectors(self, embedder: str, vectors: Mapping[int, bytes]) -> None:
         """Keep the vectors of steps by their numbers; those that were erased meanwhile are left out."""
         rows = ((embedder, vector, number) for number, vector in vectors.items())
         with self._database.write() as connection:
-            connection.executemany("UPDATE intent_steps SET embedder = ?, vector = ? WHERE number = ?", rows)
+            connection.executemany("UPDATE steps SET embedder = ?, vector = ? WHERE number = ?", rows)
 
     def clear(self) -> None:
         """Erase the collection for good."""
         with self._database.write() as connection:
-            query = "DELETE FROM intent_collections WHERE owner_id = ? AND name = ?"
-            if not connection.execute(query, (owner_id(connection, self._name), self.collection)).rowcount:
-                return
-            self._database.purge_after()
+            if (found := self._row(connection)) is not None:
+                connection.execute("DELETE FROM collections WHERE id = ?", (found["id"],))
+                self._database.purge_after()
 
-    def _unchanged(self, connection: sqlite3.Connection, stamp: int) -> tuple[int, int]:
-        """The rows of owner and collection, of which nothing was erased since the collection had a stamp."""
-        owner = owner_id(connection, self._name)
-        if owner is None or stamp < 0 or _stamp(connection, owner, self.collection) != stamp:
+    def _row(self, connection: sqlite3.Connection) -> sqlite3.Row | None:
+        return _collection(connection, owner_id(connection, self._journal.name), self.collection)
+
+    def _unchanged(self, stamp: Stamp | None) -> int:
+        """The row of the collection, of which nothing was erased since it had a stamp."""
+        if stamp is None or self.stamp != stamp:
             raise StaleIntentsError(f"something of {self.collection!r} was erased meanwhile")
-        return owner, stamp >> 32
+        return stamp.collection
 
 
-def _of_a_memory(connection: sqlite3.Connection, owner: int, step: Step) -> bool:
+def _is_of_a_memory(journal: OwnerJournal, step: Step) -> bool:
     """Whether a step has the id and a text of a memory of the owner, which need not be the latest one."""
-    number = memory_number(step.id.partition("/")[0])
-    query = "SELECT 1 FROM changes WHERE owner_id = ? AND memory_number = ? AND erased = 0 AND after_text = ?"
-    return connection.execute(query, (owner, number, step.text)).fetchone() is not None
-
-
-def _stamp(connection: sqlite3.Connection, owner: int | None, name: str) -> int:
-    query = "SELECT id, erased FROM intent_collections WHERE owner_id = ? AND name = ?"
-    found = connection.execute(query, (owner, name)).fetchone()
-    return -1 if found is None else (int(found[0]) << 32) + int(found[1])
-
-
-def _last(connection: sqlite3.Connection, owner: int | None, name: str) -> int:
-    query = (
-        "SELECT max(number) FROM intent_steps WHERE collection = (SELECT id FROM intent_collections"
-        " WHERE owner_id = ? AND name = ?)"
-    )
-    return int(connection.execute(query, (owner, name)).fetchone()[0] or 0)
-
-
-def create(connection: sqlite3.Connection, owner: int, name: str, labeller: str) -> tuple[int, str]:
-    """The row of a collection, made if there is none, and the labeller that made it."""
-    query = "SELECT id, labeller FROM intent_collections WHERE owner_id = ? AND name = ?"
-    found = connection.execute(query, (owner, name)).fetchone()
-    if found is None:
-        query = "INSERT INTO intent_collections (owner_id, name, labeller) VALUES (?, ?, ?) RETURNING id, labeller"
-        found = connection.execute(query, (owner, name, labeller)).fetchone()
-    return int(found[0]), str(found[1])
-
-
-def exported(connection: sqlite3.Connection, owner: int | None) -> list[tuple[str, IntentRecords]]:
-    """All collections of an owner by name, in the order of their making."""
-    query = "SELECT name, id, labeller FROM intent_collections WHERE owner_id = ? ORDER BY id"
-    found = connection.execute(query, (owner,)).fetchall()
-    return [(name, _records(connection, collection, labeller)) for name, collection, labeller in found]
-
-
-def restore(connection: sqlite3.Connection, owner: int, name: str, records: IntentRecords) -> None:
-    """Write a collection as another journal had it; its vectors are computed again.
-
-    Raises:
-        ValueError: If it is there already, or contradicts itself.
-    """
     try:
-        LabelSpaces(one.change for one in records.versions)
-        numbers = [one.version for one in records.versions]
-        if any(one >= other for one, other in pairwise(numbers)):
-            raise DeltaMemError("the versions of its labels do not rise")
-        for snippet in records.snippets if name == MEMORIES else ():
-            if not _of_a_memory(connection, owner, snippet.step):
-                raise DeltaMemError(f"{snippet.step.id!r} is no memory")
-        collection, _ = create(connection, owner, name, records.labeller)
-        connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in records.versions))
-        for snippet in records.snippets:
-            _insert(connection, collection, snippet)
-        _insert_notes(connection, collection, records.notes)
-    except (sqlite3.IntegrityError, DeltaMemError) as error:
-        raise ValueError(f"the intents of {name!r} contradict themselves ({error})") from error
+        history = journal.history(step.id.partition("/")[0])
+    except NotFoundError:
+        return False
+    return any(change.after is not None and change.after.text == step.text and not change.erased for _, change in history)
 
 
-def erase(connection: sqlite3.Connection, owner: int, memory_ids: Collection[str], texts: Collection[str]) -> None:
-    """Erase the steps of some memories, and all steps, labels and notes that contain one of some texts, `normalised`.
+def _collection(connection: sqlite3.Connection, owner: int | None, name: str) -> sqlite3.Row | None:
+    query = "SELECT * FROM collections WHERE owner_id = ? AND name = ?"
+    found: sqlite3.Row | None = connection.execute(query, (owner, name)).fetchone()
+    return found
 
-    So that nothing is told by the labels that remain, those that no step has any more are erased too, with the notes of
-    their scopes; the log of the label spaces is written again, of the labels that steps still have. Drafts are erased
-    all, and every stamp grows: what is being labelled just now may have been read before.
-    """
-    wanted = [text for text in map(normalised, texts) if text]
-    for name, records in exported(connection, owner):
-        (collection,) = connection.execute(
-            "SELECT id FROM intent_collections WHERE owner_id = ? AND name = ?", (owner, name)
-        ).fetchone()
 
-        def holds(*said: str) -> bool:
-            return any(text in normalised(one) for one in said for text in wanted)
-
-        gone = [
-            (number, snippet)
-            for number, snippet in zip(records.numbers, records.snippets, strict=True)
-            if (name == MEMORIES and snippet.step.id.partition("/")[0] in memory_ids)
-            or holds(snippet.step.text, snippet.resolved, snippet.summary)
-        ]
-        connection.execute("DELETE FROM intent_drafts WHERE collection = ?", (collection,))
-        noted = any(holds(note.text) for note in records.notes) or any(holds(one.change.label) for one in records.versions)
-        if gone or noted:
-            connection.executemany("DELETE FROM intent_steps WHERE number = ?", ((number,) for number, _ in gone))
-            _write_labels_again(connection, collection, records, {number for number, _ in gone}, holds)
-        connection.execute("UPDATE intent_collections SET erased = erased + 1 WHERE id = ?", (collection,))
+def _create(connection: sqlite3.Connection, owner: str, name: str, labeller: str) -> sqlite3.Row:
+    """The row of a collection, made if there is none."""
+    number = create_owner(connection, owner)
+    if _collection(connection, number, name) is None:
+        insert_row(connection, "collections", {"owner_id": number, "name": name, "labeller": labeller})
+    made = _collection(connection, number, name)
+    assert made is not None
+    return made
 
 
 def _write_labels_again(
-    connection: sqlite3.Connection,
-    collection: int,
-    records: IntentRecords,
-    gone: Collection[int],
-    holds: Callable[[str], bool],
+    connection: sqlite3.Connection, collection: int, records: IntentRecords, gone: Collection[int], forgotten: Forgotten
 ) -> None:
     spaces = LabelSpaces(one.change for one in records.versions)
     kept = LabelSpaces()
-    left_scopes = {
-        spaces.current(Facet.SCOPE, snippet.intent.scope)
-        for number, snippet in zip(records.numbers, records.snippets, strict=True)
-        if number in gone
-    }
+    left_scopes = set()
     changes: list[LabelChange] = []
     for number, snippet in zip(records.numbers, records.snippets, strict=True):
-        if number not in gone:
-            intent = _without(spaces.relabelled(snippet.intent), holds)
-            for change in kept.unknown(intent):
-                kept.apply(change)
-                changes.append(change)
-            row = (intent.scope, intent.event, json.dumps(intent.entity_types, ensure_ascii=False), number)
-            connection.execute("UPDATE intent_steps SET scope = ?, event = ?, entity_types = ? WHERE number = ?", row)
+        if number in gone:
+            left_scopes.add(spaces.current(Facet.SCOPE, snippet.intent.scope))
+            continue
+        intent = _without(spaces.relabelled(snippet.intent), forgotten)
+        for change in kept.unknown(intent):
+            kept.apply(change)
+            changes.append(change)
+        row = (intent.scope, intent.event, json.dumps(intent.entity_types, ensure_ascii=False), number)
+        connection.execute("UPDATE steps SET scope = ?, event = ?, entity_types = ? WHERE number = ?", row)
     last = records.versions[-1].version if records.versions else 0
-    again = [
-        LabelVersion(last + place, len(records.snippets) - len(gone), one) for place, one in enumerate(changes, start=1)
-    ]
-    connection.execute("DELETE FROM intent_labels WHERE collection = ?", (collection,))
-    connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in again))
+    steps = len(records.snippets) - len(gone)
+    connection.execute("DELETE FROM labels WHERE collection = ?", (collection,))
+    _insert_versions(
+        connection, collection, (LabelVersion(last + place, steps, one) for place, one in enumerate(changes, start=1))
+    )
     # A note sums up several steps, of which nobody can say which words come from which.
-    notes = [
-        note for note in records.notes if spaces.current(Facet.SCOPE, note.scope) not in left_scopes and not holds(note.text)
-    ]
-    connection.execute("DELETE FROM intent_notes WHERE collection = ?", (collection,))
-    _insert_notes(connection, collection, [note for note in notes if kept.current(Facet.SCOPE, note.scope)])
-
-
-def _without(intent: Intent, holds: Callable[[str], bool]) -> Intent:
-    """An intent without the labels that hold something."""
-    return Intent(
-        "" if holds(intent.scope) else intent.scope,
-        "" if holds(intent.event) else intent.event,
-        tuple(label for label in intent.entity_types if not holds(label)),
+    connection.execute("DELETE FROM notes WHERE collection = ?", (collection,))
+    _insert_notes(
+        connection,
+        collection,
+        (
+            note
+            for note in records.notes
+            if spaces.current(Facet.SCOPE, note.scope) not in left_scopes
+            and not forgotten.repeated_in(note.text)
+            and kept.current(Facet.SCOPE, note.scope)
+        ),
     )
 
 
-_INSERT_VERSION = (
-    "INSERT INTO intent_labels (collection, version, step, facet, label, merged_into) VALUES (?, ?, ?, ?, ?, ?)"
-)
+def _without(intent: Intent, forgotten: Forgotten) -> Intent:
+    """An intent without the labels that repeat something."""
+    return Intent(
+        "" if forgotten.repeated_in(intent.scope) else intent.scope,
+        "" if forgotten.repeated_in(intent.event) else intent.event,
+        tuple(label for label in intent.entity_types if not forgotten.repeated_in(label)),
+    )
 
 
-def _version_row(collection: int, one: LabelVersion) -> tuple[object, ...]:
-    return (collection, one.version, one.step, one.change.facet, one.change.label, one.change.into)
+def _insert_versions(connection: sqlite3.Connection, collection: int, versions: Iterable[LabelVersion]) -> None:
+    query = "INSERT INTO labels (collection, version, step, facet, label, merged_into) VALUES (?, ?, ?, ?, ?, ?)"
+    connection.executemany(
+        query,
+        ((collection, one.version, one.step, one.change.facet, one.change.label, one.change.into) for one in versions),
+    )
 
 
 def _insert(connection: sqlite3.Connection, collection: int, snippet: Snippet) -> int:
-    step, intent = snippet.step, snippet.intent
-    entities = json.dumps(intent.entity_types, ensure_ascii=False)
-    row = (step.id, step.role, step.time.isoformat(), step.text, intent.scope, intent.event, entities)
-    query = f"INSERT INTO intent_steps (collection, {_STEP}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number"
-    return int(connection.execute(query, (collection, *row, snippet.resolved, snippet.summary)).fetchone()[0])
+    row = _Intent.of(snippet).model_dump() | {"collection": collection}
+    row["step_id"] = row.pop("id")
+    row["entity_types"] = json.dumps(snippet.intent.entity_types, ensure_ascii=False)
+    insert_row(connection, "steps", row)
+    return int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
 
 
 def _insert_notes(connection: sqlite3.Connection, collection: int, notes: Iterable[ScopeNote]) -> None:
-    query = "INSERT INTO intent_notes (collection, scope, text) VALUES (?, ?, ?)"
+    query = "INSERT INTO notes (collection, scope, text) VALUES (?, ?, ?)"
     connection.executemany(query, ((collection, note.scope, note.text) for note in notes))
 
 
-def _records(connection: sqlite3.Connection, collection: int, labeller: str, *, stamp: int = -1) -> IntentRecords:
-    records = IntentRecords(labeller, stamp)
-    query = f"SELECT number, {_STEP} FROM intent_steps WHERE collection = ? ORDER BY number"
-    for number, step_id, role, time, text, scope, event, entities, resolved, summary in connection.execute(
-        query, (collection,)
-    ):
-        records.numbers.append(number)
-        step = Step(step_id, role, text, datetime.fromisoformat(time))
-        records.snippets.append(Snippet(step, Intent(scope, event, tuple(json.loads(entities))), resolved, summary))
-    query = "SELECT version, step, facet, label, merged_into FROM intent_labels WHERE collection = ? ORDER BY version"
-    for version, count, facet, label, into in connection.execute(query, (collection,)):
-        records.versions.append(LabelVersion(version, count, LabelChange(Facet(facet), label, into)))
-    query = "SELECT scope, text FROM intent_notes WHERE collection = ? ORDER BY seq"
-    records.notes.extend(ScopeNote(*row) for row in connection.execute(query, (collection,)))
-    query = "SELECT name, answer FROM intent_drafts WHERE collection = ?"
-    records.drafts.update(connection.execute(query, (collection,)).fetchall())
+def _records(connection: sqlite3.Connection, collection: sqlite3.Row) -> IntentRecords:
+    records = IntentRecords(collection["labeller"], Stamp(collection["id"], collection["erasures"]))
+    of_it = (collection["id"],)
+    for row in connection.execute("SELECT * FROM steps WHERE collection = ? ORDER BY number", of_it):
+        step = Step(row["step_id"], row["role"], row["text"], datetime.fromisoformat(row["time"]))
+        intent = Intent(row["scope"], row["event"], tuple(json.loads(row["entity_types"])))
+        records.numbers.append(row["number"])
+        records.snippets.append(Snippet(step, intent, row["resolved"], row["summary"]))
+    for row in connection.execute("SELECT * FROM labels WHERE collection = ? ORDER BY version", of_it):
+        change = LabelChange(Facet(row["facet"]), row["label"], row["merged_into"])
+        records.versions.append(LabelVersion(row["version"], row["step"], change))
+    for row in connection.execute("SELECT * FROM notes WHERE collection = ? ORDER BY seq", of_it):
+        records.notes.append(ScopeNote(row["scope"], row["text"]))
+    records.drafts.update(connection.execute("SELECT name, answer FROM drafts WHERE collection = ?", of_it).fetchall())
     return records

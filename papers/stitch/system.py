@@ -25,6 +25,7 @@ from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller, Part
 from papers.stitch.llm_labeller import LLMLabeller
 from papers.stitch.records import IntentFilter, Step
+from papers.stitch.store import IntentLog
 
 SESSIONS_FILE = "sessions.jsonl"
 
@@ -98,7 +99,7 @@ class StitchSystem:
             Journal.open(folder / JOURNAL_FILE) as journal,
             RecordFile(folder / SESSIONS_FILE, _Session, lambda record: record.session) as sessions,
         ):
-            log = journal.owner(key.owner).intents("turns")
+            log = IntentLog(journal.owner(key.owner), "turns")
             index = IntentIndex(labeller, self._embedder, log, without=self._without)
             yield StitchMemory(index, sessions, labeller)
 

@@ -9,7 +9,6 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.journal import journal
-from deltamem.journal.jobs import Job
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
@@ -206,7 +204,7 @@ def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> N
 def test_nothing_searches_without_an_owner() -> None:
     """Whatever has a `search` or a `state` in these modules is one of the kinds above, all of them bound to an owner."""
     bound = {"MemoryManager", "SyncMemoryManager", "MemoryBank", "ReadableBank", "SnapshotBank", "OverlayBank", "UserStore"}
-    bound |= {"ChromaBank", "ChromaCollection", "OwnerJournal", "Restorer"}
+    bound |= {"ChromaBank", "ChromaCollection", "OwnerJournal", "Searcher"}  # a searcher is made for one `UserStore`
     modules = [managers, base, chroma_collection, chroma_bank, chroma_index, store, journal]
     questions = {"search", "search_many", "state", "history", "blame", "vectors", "entries", "dialogue", "dialogues"}
     found = {
@@ -228,5 +226,13 @@ def test_nothing_searches_without_an_owner() -> None:
         name: public.pop(name) for name in ("knows", "owners", "owner_of_job", "owners_of_memory", "remembered_owners")
     }
     assert set(over_all.values()) == {"bool", "list[str]", "str | None"}
-    assert public.pop("end_idle") == "list[Job]" and "turns" not in {field.name for field in fields(Job)}
-    assert set(public) == {"bank", "close", "erase_owner", "erasures", "integrity_check", "owner"}
+    assert set(public) == {
+        "bank",
+        "beside",
+        "close",
+        "erase_owner",
+        "erasures",
+        "integrity_check",
+        "owner",
+        "stores_to_erase",
+    }

@@ -23,6 +23,7 @@ import httpx
 from server_cases import QUICK, Server, ok, serving, until
 
 from deltamem.server.service import ServerSettings
+from integrations.openai_proxy.buffer import Conversations
 from integrations.openai_proxy.settings import ProxySettings
 
 CHAT = "/proxy/v1/chat/completions"
@@ -174,7 +175,7 @@ def ask_stream(http: httpx.Client, body: Any, session: str = "s") -> bytes:
 
 def end(server: Server) -> None:
     """Let all conversations end now."""
-    server.service.store.journal.end_idle(timedelta(0))
+    server.service.store.journal.beside(Conversations).end_idle(timedelta(0))
     journal = server.service.store.journal
     until(lambda: not any(journal.owner(o).jobs("queued", "running") for o in journal.owners()))  # type: ignore[arg-type]
 

@@ -17,6 +17,7 @@ from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
 from papers.stitch.labels import Facet
 from papers.stitch.records import IntentFilter, Step
+from papers.stitch.store import IntentLog
 
 BEGIN = datetime(2026, 5, 1, 8)
 TRIP = [
@@ -86,7 +87,7 @@ async def test_what_was_labelled_in_two_runs_has_the_labels_of_one(tmp_path: Pat
         path = tmp_path / f"j{cut}"
         for part in (steps(said[:cut]), steps(said)):
             with Journal.open(path) as journal:
-                index = IntentIndex(EmbeddingLabeller(embedder), embedder, journal.owner("ann").intents("steps"))
+                index = IntentIndex(EmbeddingLabeller(embedder), embedder, IntentLog(journal.owner("ann"), "steps"))
                 await index.add(part)
         assert [index.spaces.labels(facet) for facet in Facet] == [whole.spaces.labels(facet) for facet in Facet]
         assert index.latest(99) == whole.latest(99) and index.spaces.version == whole.spaces.version
@@ -139,7 +140,7 @@ async def test_what_another_process_labelled_meanwhile_is_learned_from(tmp_path:
     said = [text for text, _ in TRIP]
     with Journal.open(tmp_path / "j") as first, Journal.open(tmp_path / "j") as second:
         mine, theirs = (
-            IntentIndex(EmbeddingLabeller(WordEmbedder()), WordEmbedder(), one.owner("ann").intents("steps"))
+            IntentIndex(EmbeddingLabeller(WordEmbedder()), WordEmbedder(), IntentLog(one.owner("ann"), "steps"))
             for one in (first, second)
         )
         await mine.add(steps(said[:1]))

@@ -19,6 +19,7 @@ from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import Labelled, OracleLabeller, Part
 from papers.stitch.labels import Facet, LabelChange, LabelSpaces
 from papers.stitch.records import Intent, IntentFilter, Snippet, Step
+from papers.stitch.store import IntentLog
 
 
 async def an_index(*without: Part) -> IntentIndex:
@@ -201,8 +202,8 @@ async def test_an_index_of_two_writers_has_each_step_once(tmp_path: Path) -> Non
                     assert await other.add(STEPS[:6]) == 3
                 return labelled
 
-        other = IntentIndex(oracle(), WordEmbedder(), second.owner("ann").intents("steps"))
-        index = IntentIndex(Overtaken(GOLD, QUERIES), WordEmbedder(), first.owner("ann").intents("steps"))
+        other = IntentIndex(oracle(), WordEmbedder(), IntentLog(second.owner("ann"), "steps"))
+        index = IntentIndex(Overtaken(GOLD, QUERIES), WordEmbedder(), IntentLog(first.owner("ann"), "steps"))
         await index.add(STEPS)
         other.refresh()
         assert [one.step.id for one in index.latest(9)] == [step.id for step in STEPS] and other.latest(9) == index.latest(9)
@@ -225,7 +226,7 @@ async def test_a_search_during_which_something_is_forgotten_ranks_what_is_left()
 
     asked, go_on = threading.Event(), threading.Event()
     embedder = Waiting()
-    index = IntentIndex(OracleLabeller(GOLD, {"It costs 120.": IntentFilter()}), embedder, ann.intents("turns"))
+    index = IntentIndex(OracleLabeller(GOLD, {"It costs 120.": IntentFilter()}), embedder, IntentLog(ann, "turns"))
     await index.add(STEPS)
     await index.search("It costs 120.")
     embedder.wait = True

@@ -21,7 +21,7 @@ from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import GoldStep, Labelled, OracleLabeller
 from papers.stitch.labels import Facet, LabelChange
 from papers.stitch.records import Intent, IntentFilter, ScopeNote, Step
-from papers.stitch.store import StaleIntentsError
+from papers.stitch.store import IntentLog, StaleIntentsError
 
 TIME = datetime(2026, 5, 1, 8, tzinfo=UTC)
 TEXTS = {"m1/a": "Ann's hotel is the Alder Inn.", "m2/a": "Ann's dog is Rex.", "m3/a": "Ann's hotel costs 90."}
@@ -59,7 +59,7 @@ def remember(journal: OwnerJournal) -> None:
 async def filled(journal: OwnerJournal, collection: str = "memories") -> IntentIndex:
     if collection == "memories" and not journal.head:
         remember(journal)
-    index = IntentIndex(labeller(), WordEmbedder(), journal.intents(collection))
+    index = IntentIndex(labeller(), WordEmbedder(), IntentLog(journal, collection))
     assert await index.add(STEPS) == 3
     return index
 
@@ -75,11 +75,11 @@ async def test_an_index_is_found_again_and_embeds_nothing_twice(tmp_path: Path) 
         before, found = contents(index), await index.search(QUERY)
     embedder = WordEmbedder()
     with Journal.open(tmp_path / "j") as journal:
-        index = IntentIndex(labeller(), embedder, journal.owner("ann").intents("memories"))
+        index = IntentIndex(labeller(), embedder, IntentLog(journal.owner("ann"), "memories"))
         assert contents(index) == before and await index.add(STEPS) == 0
         assert await index.search(QUERY) == found
         assert embedder.calls == [[QUERY]]
-        versions = journal.owner("ann").intents("memories").load()
+        versions = IntentLog(journal.owner("ann"), "memories").load()
         assert versions is not None
         assert [(one.version, one.step) for one in versions.versions if one.change.into] == [(9, 2)]
 
@@ -102,13 +102,15 @@ async def test_an_interrupted_step_leaves_nothing_but_its_draft(tmp_path: Path) 
     with Journal.open(tmp_path / "j") as journal:
         known = labeller()
         remember(journal.owner("ann"))
-        index = IntentIndex(Failing(known._steps, known._queries), WordEmbedder(), journal.owner("ann").intents("memories"))
+        index = IntentIndex(
+            Failing(known._steps, known._queries), WordEmbedder(), IntentLog(journal.owner("ann"), "memories")
+        )
         with pytest.raises(DeltaMemError, match="no answer"):
             await index.add(STEPS)
         assert len(index) == 2
     with Journal.open(tmp_path / "j") as journal:
         resuming = Resuming(known._steps, known._queries)
-        index = IntentIndex(resuming, WordEmbedder(), journal.owner("ann").intents("memories"))
+        index = IntentIndex(resuming, WordEmbedder(), IntentLog(journal.owner("ann"), "memories"))
         assert len(index) == 2 and await index.add(STEPS) == 1 and resuming.drafts == ["trip", None]
         assert index.draft("scope") is None
 
@@ -132,7 +134,7 @@ async def test_what_is_forgotten_is_in_no_step_no_label_no_note_and_no_byte(tmp_
             assert one.notes("trip to Alderville") == () and one.notes("pets") == ("note: Ann's dog is Rex.",)
         assert await index.add(STEPS[1:]) == 0
         assert journal.integrity_check() == []
-    written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"Alder Inn" not in written and b"secret type" not in written and b"Rex" in written
 
 
@@ -153,7 +155,7 @@ async def test_a_step_that_was_labelled_while_something_was_forgotten_is_labelle
 
     known = labeller()
     slow = Slow(known._steps, known._queries)
-    index = IntentIndex(slow, WordEmbedder(), ann.intents("memories"))
+    index = IntentIndex(slow, WordEmbedder(), IntentLog(ann, "memories"))
     with pytest.raises(DeltaMemError, match="cannot be merged"):  # the second time there is nothing to merge into
         await index.add(STEPS)
     assert slow.seen == [0, 1, 2, 1] and len(index) == 1
@@ -170,7 +172,7 @@ async def test_erasing_an_owner_and_clearing_a_collection_leave_nothing(tmp_path
         await kept.clear()
         assert len(kept) == 0 and kept.spaces.version == 0 and await kept.add(STEPS) == 3
         await kept.clear()
-    assert b"Alder" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"Alder" not in b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 async def test_exports_hold_intents_and_imports_find_the_same() -> None:
@@ -179,11 +181,11 @@ async def test_exports_hold_intents_and_imports_find_the_same() -> None:
     remember(ann)
     index = await filled(ann)
     stream = io.StringIO()
-    assert export_owner(ann, stream).intents == 3
+    assert export_owner(ann, stream).plugins == {"stitch": 4}
     text = stream.getvalue()
     elsewhere = Journal.open(None).owner("ann")
-    assert import_owner(elsewhere, io.StringIO(text)).intents == 3
-    again = IntentIndex(labeller(), WordEmbedder(), elsewhere.intents("memories"))
+    assert import_owner(elsewhere, io.StringIO(text)).plugins == {"stitch": 4}
+    again = IntentIndex(labeller(), WordEmbedder(), IntentLog(elsewhere, "memories"))
     assert contents(again) == contents(index) and await again.search(QUERY) == await index.search(QUERY)
     second = io.StringIO()
     export_owner(elsewhere, second)
@@ -195,8 +197,9 @@ async def test_exports_hold_intents_and_imports_find_the_same() -> None:
     [
         (lambda lines: lines[:-1], "the file ends here"),
         (lambda lines: [*lines, lines[-1]], "expected the end"),
-        (lambda lines: [_with(lines[0], intents=2), *lines[1:]], "more than the 2 intents"),
-        (lambda lines: [_with(lines[0], intents=4), *lines[1:]], "counts 4 intents, but the collections list 3"),
+        (lambda lines: [_with(lines[0], plugins={"stitch": 3}), *lines[1:]], "more intents than the header"),
+        (lambda lines: [_with(lines[0], plugins={"stitch": 5}), *lines[1:]], "the file ends here"),
+        (lambda lines: [_with(lines[0], plugins={"stitch": 4, "other": 1}), *lines[1:]], "line 1: .* plug-in .* 'other' is"),
         (lambda lines: [*lines[:-4], _with(lines[-4], labels=json.loads(lines[-4])["labels"][1:]), *lines[-3:]], "merged"),
         (lambda lines: [*lines[:-1], lines[-2]], "contradict"),
         (lambda lines: [*lines[:-1], _with(lines[-1], time="soon")], "expected one intent"),
@@ -226,11 +229,14 @@ async def test_another_labeller_is_refused_and_owners_do_not_mix() -> None:
         name = "other"
 
     with pytest.raises(ConflictError, match="labelled by 'oracle', not by 'other'; clear it"):
-        IntentIndex(Other({}, {}), WordEmbedder(), journal.owner("ann").intents("memories"))
-    assert len(IntentIndex(Other({}, {}), WordEmbedder(), journal.owner("bob").intents("memories"))) == 0
+        IntentIndex(Other({}, {}), WordEmbedder(), IntentLog(journal.owner("ann"), "memories"))
+    assert len(IntentIndex(Other({}, {}), WordEmbedder(), IntentLog(journal.owner("bob"), "memories"))) == 0
     await filled(journal.owner("carl"), "turns")
+    text = io.StringIO()
+    export_owner(journal.owner("ann"), text)
     with pytest.raises(ConflictError, match="already has intents"):
-        import_owner(journal.owner("carl"), io.StringIO())
+        import_owner(journal.owner("carl"), io.StringIO(text.getvalue()), rename=True)
+    assert journal.owner("carl").head == 0
 
 
 async def test_what_is_forgotten_while_it_is_labelled_is_not_written_afterwards(tmp_path: Path) -> None:
@@ -250,15 +256,15 @@ async def test_what_is_forgotten_while_it_is_labelled_is_not_written_afterwards(
                 return await super().label(step, history, upcoming)
 
         known = labeller()
-        index = IntentIndex(Slow(known._steps, known._queries), WordEmbedder(), ann.intents("memories"))
+        index = IntentIndex(Slow(known._steps, known._queries), WordEmbedder(), IntentLog(ann, "memories"))
         with pytest.raises(StaleIntentsError, match="forgotten meanwhile"):
             await index.add(STEPS, since=await index.begin())
         assert len(index) == 0
-        index = IntentIndex(known, WordEmbedder(), ann.intents("memories"))
+        index = IntentIndex(known, WordEmbedder(), IntentLog(ann, "memories"))
         with pytest.raises(ConflictError, match="'m1/a' is no memory any more"):
             await index.add(STEPS)
         assert len(index) == 0
-    assert b"Alder Inn" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"Alder Inn" not in b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 async def test_a_draft_that_was_made_of_what_is_forgotten_is_not_used() -> None:
@@ -281,7 +287,7 @@ async def test_a_draft_that_was_made_of_what_is_forgotten_is_not_used() -> None:
             return Labelled(replace(labelled.snippet, resolved=resolved))
 
     known = labeller()
-    index = IntentIndex(Drafting(known._steps, known._queries), WordEmbedder(), ann.intents("memories"))
+    index = IntentIndex(Drafting(known._steps, known._queries), WordEmbedder(), IntentLog(ann, "memories"))
     assert await index.add(STEPS[:2]) == 2
     assert [one.resolved for one in index.latest(9)] == [STEPS[1].text]
 
@@ -295,7 +301,7 @@ async def test_labels_that_repeat_what_is_forgotten_are_forgotten_too() -> None:
         "m2/a": GoldStep(Intent(text, "mention", ("animal",)), text, text),
         "m3/a": GoldStep(Intent(f"ON THE FACT THAT {text.upper()}", "mention", (f"whether {text}", "price")), "90", "90"),
     }
-    turns = IntentIndex(OracleLabeller(gold, {}), WordEmbedder(), ann.intents("turns"))
+    turns = IntentIndex(OracleLabeller(gold, {}), WordEmbedder(), IntentLog(ann, "turns"))
     await turns.add([Step("m3/a", "Ann", "It costs 90.", TIME)])
     ann.forget("m2")
     turns.refresh()
@@ -320,11 +326,11 @@ async def test_an_owner_that_was_erased_while_steps_were_labelled_stays_erased(t
                     return labelled
 
             known = labeller()
-            index = IntentIndex(Slow(known._steps, known._queries), WordEmbedder(), ann.intents(collection))
+            index = IntentIndex(Slow(known._steps, known._queries), WordEmbedder(), IntentLog(ann, collection))
             with pytest.raises(ConflictError, match="was erased meanwhile"):
                 await index.add(STEPS)
             assert journal.owners() == [] and len(index) == 0
-        assert b"Rex" not in b"".join(file.read_bytes() for file in (tmp_path / collection).iterdir())
+        assert b"Rex" not in b"".join(file.read_bytes() for file in (tmp_path / collection).rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize(
@@ -362,12 +368,12 @@ async def test_an_import_of_intents_of_no_memory_is_refused() -> None:
 
 def test_a_collection_needs_a_name() -> None:
     with pytest.raises(DeltaMemError, match="needs a name"):
-        Journal.open(None).owner("ann").intents("")
+        IntentLog(Journal.open(None).owner("ann"), "")
 
 
 async def test_a_collection_that_begins_again_is_another_one() -> None:
     with Journal.open(None) as journal:
-        log = journal.owner("ann").intents("steps")
+        log = IntentLog(journal.owner("ann"), "steps")
         log.begin("oracle")
         stamp = log.stamp
         log.clear()

@@ -25,6 +25,7 @@ from papers.stitch.labeller import Part
 from papers.stitch.labels import Facet
 from papers.stitch.llm_labeller import LLMLabeller
 from papers.stitch.records import IntentFilter, Step
+from papers.stitch.store import IntentLog
 
 
 def rules(body: dict[str, Any]) -> Reply:
@@ -159,7 +160,7 @@ async def test_an_endpoint_that_fails_loses_no_step_and_no_answer(tmp_path: Path
         asked = names(server)
         assert asked == {"seeds": 1, "scope": 4, "event": 4, "note": 4}
         with Journal.open(tmp_path / "j") as journal:
-            records = journal.owner("ann").intents("steps").load()
+            records = IntentLog(journal.owner("ann"), "steps").load()
         assert records is not None and len(records.snippets) == 3 and sorted(records.drafts) == ["s3/event", "s3/scope"]
     with serve(rules) as server:
         _, index = await label(tmp_path / "j", server.url, 6)
@@ -199,7 +200,7 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         assert [child.returncode for child in children] == [-signal.SIGKILL, 0], said
         journal = Journal.open(tmp_path / "journal")
         llm = LLM(server.url, "tiny")
-        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder(), journal.owner("ann").intents("steps"))
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder(), IntentLog(journal.owner("ann"), "steps"))
         assert everything(index) == everything(whole)
         # Scope and event of a step are asked for at once: the answer to one may have been on its way
         assert (answered - needed).total() <= (killed_at[0] == "scope") and needed - answered == Counter()
@@ -229,5 +230,5 @@ async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_pa
         assert (await index.search("What does it cost?", 3)).hits
         with Journal.open(tmp_path / "j") as journal:
             again = IntentIndex(LLMLabeller(LLM(server.url, "tiny"), WordEmbedder()), WordEmbedder(),
-                                journal.owner("ann").intents("steps"))  # fmt: skip
+                                IntentLog(journal.owner("ann"), "steps"))  # fmt: skip
             assert everything(again) == everything(index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from deltamem.sessions import Turn
 from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.labeller import Labelled
 from papers.stitch.labels import Facet
-from papers.stitch.memories import MemoryIntents
-from papers.stitch.store import MEMORIES
+from papers.stitch.memories import MemoryIntents, by_intent
+from papers.stitch.store import MEMORIES, IntentLog
 
 START = datetime(2026, 4, 5, 20, 1)
 QUERY = "Which hotel is it on day 2?"
@@ -44,7 +45,13 @@ class Counting(EmbeddingLabeller):
 
 
 def manager(store: MemoryStore | None = None, labeller: Any = None) -> MemoryManager:
-    return MemoryManager(store or MemoryStore.in_memory(WordEmbedder()), "ann", RulePolicy(), SETTINGS, labeller=labeller)
+    return MemoryManager(
+        store or MemoryStore.in_memory(WordEmbedder()),
+        "ann",
+        RulePolicy(),
+        SETTINGS,
+        searcher=partial(by_intent, labeller=labeller),
+    )
 
 
 async def two_days(memory: MemoryManager) -> None:
@@ -66,10 +73,11 @@ async def test_a_memory_is_found_by_what_its_session_was_about() -> None:
     assert await found(memory) == ["Ann's late hotel is Birch.", "Ann's early hotel is Alder."]
     assert (await found(memory, "Which hotel is it on day 1?"))[0] == "Ann's early hotel is Alder."
     assert labeller.labelled[2:] == []  # each once
-    searched = await memory.intents.search(QUERY, 5)
-    assert searched.wanted.scopes == ("day 2",) and searched.explanation(0).startswith("1 of 1 labels: scope day 2; sim")
+    assert memory.searcher is not None
+    searched = await memory.searcher.search(QUERY, 5)
+    assert searched.reasons[0].startswith("1 of 1 labels: scope day 2; sim")
     # The session is context and is not kept with the intent
-    records = memory._owned.journal.intents(MEMORIES).load()
+    records = IntentLog(memory._owned.journal, MEMORIES).load()
     assert records is not None and [one.step.text for one in records.snippets] == labeller.labelled
     assert all("For day" not in one.step.context + one.resolved + one.summary for one in records.snippets)
 
@@ -91,7 +99,7 @@ async def test_what_happens_to_memories_happens_to_what_is_found() -> None:
     assert len(labeller.labelled) == count  # its intent was there
     await memory.forget("m2")
     assert await found(memory) == ["Ann's early hotel is Alder."]
-    assert memory._owned.journal.intents(MEMORIES).load().snippets[0].step.id.startswith("m1/")  # type: ignore[union-attr]
+    assert IntentLog(memory._owned.journal, MEMORIES).load().snippets[0].step.id.startswith("m1/")  # type: ignore[union-attr]
     await memory.forget_owner()
     assert memory._store.journal.owners() == []
 
@@ -102,7 +110,7 @@ async def test_a_failure_is_a_note_and_is_made_up_for() -> None:
     labeller.fails = True
     session = memory.session("s", START, [Turn("user", "For day 2: my hotel is Birch.")])
     transition = await memory.ingest(session)
-    assert transition.notes == ("intents are yet to be labelled: no room today",) and len(memory.state()) == 1
+    assert transition.notes == ("the search is yet to catch up: no room today",) and len(memory.state()) == 1
     with pytest.raises(DeltaMemError, match="no room today"):
         await memory.search(QUERY)
     labeller.fails = False
@@ -139,12 +147,12 @@ async def test_imports_bring_their_intents_along() -> None:
     memory = manager()
     await two_days(memory)
     stream = io.StringIO()
-    assert memory.export(stream).intents == 2
+    assert memory.export(stream).plugins == {"stitch": 3}
     labeller = Counting()
     elsewhere = manager(labeller=labeller)
     await elsewhere.import_from(io.StringIO(stream.getvalue()))
     assert await found(elsewhere) == await found(memory) and labeller.labelled == []
-    assert elsewhere._owned.journal.intents(MEMORIES).load().versions[-1].change.facet in Facet  # type: ignore[union-attr]
+    assert IntentLog(elsewhere._owned.journal, MEMORIES).load().versions[-1].change.facet in Facet  # type: ignore[union-attr]
 
 
 async def test_several_memories_are_forgotten_with_their_intents() -> None:
@@ -153,7 +161,7 @@ async def test_several_memories_are_forgotten_with_their_intents() -> None:
     await memory.write([Add("Day 2 has a museum.", START)], "test")
     assert len(await found(memory)) == 3
     assert len(await memory.forget_all(["m1", "m2", "m9"])) == 2
-    records = memory._owned.journal.intents(MEMORIES).load()
+    records = IntentLog(memory._owned.journal, MEMORIES).load()
     assert records is not None and [one.step.text for one in records.snippets] == ["Day 2 has a museum."]
     assert await found(memory) == ["Day 2 has a museum."]
 
@@ -180,7 +188,7 @@ async def test_what_is_forgotten_while_its_session_is_labelled_is_written_nowher
         memory = manager(store, Forgetting())
         texts = await found(memory)
         assert set(texts) == {one.text for one in plain.memories()} and not any("Quokka" in text for text in texts)
-        records = memory._owned.journal.intents(MEMORIES).load()
+        records = IntentLog(memory._owned.journal, MEMORIES).load()
         assert records is not None and len(records.snippets) == len(texts)
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"Quokka" not in written and b"Ann likes tea." in written

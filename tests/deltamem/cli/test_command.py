@@ -15,6 +15,7 @@ from deltamem.cli.output import visible
 from deltamem.errors import EmbedderUnavailableError
 from deltamem.journal.journal import Journal
 from deltamem.sessions import Session, Turn
+from papers.stitch.store import IntentLog
 
 
 def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
@@ -376,12 +377,12 @@ def test_a_file_where_the_bank_should_be(bank: Path, rules: Served) -> None:
 def test_a_search_that_cannot_explain_says_so_in_a_sentence(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("remember", "Ann's city is Boston.").exit_code == 0
     with Journal.open(bank / "journal.sqlite3") as journal:
-        journal.owner("ann").intents("memories").begin("llm-large")  # as a manager with a model does
+        IntentLog(journal.owner("ann"), "memories").begin("llm-large")  # as a manager with a model does
     refused = one_sentence(run("search", "Which city?", "--explain"))
     assert refused.startswith("'memories' is labelled by 'llm-large', not by 'embedding-")
     assert "Boston" in run("search", "Which city?").stdout
     with Journal.open(bank / "journal.sqlite3") as journal:
-        journal.owner("ann").intents("memories").clear()
+        IntentLog(journal.owner("ann"), "memories").clear()
 
     def broken(self: WordEmbedder, texts: list[str]) -> None:
         raise EmbedderUnavailableError("the model is missing")

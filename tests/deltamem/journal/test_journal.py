@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from deltamem.errors import DeltaMemError
-from deltamem.journal import sqlite as database
+from deltamem.journal import rows as database
 from deltamem.journal.journal import Journal
 from deltamem.journal.owner import OwnerJournal, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, digest_of, lineage

@@ -95,8 +95,8 @@ def test_an_import_gives_the_same_journal(ann, empty, tmp_path) -> None:
 def test_the_file_is_what_the_documentation_says(ann, lines) -> None:
     header, *rest = map(json.loads, lines)
     assert header.pop("namespace") == str(ann.namespace)
-    counts = {"entries": 6, "memories": 3, "dialogues": 3, "intents": 0, "collections": 0}
-    assert header == {"format": "deltamem-bank", "version": 4, "owner": "ann"} | counts
+    counts = {"entries": 6, "memories": 3, "dialogues": 3, "plugins": {}}
+    assert header == {"format": "deltamem-bank", "version": 5, "owner": "ann"} | counts
     assert [line["position"] for line in rest[:6]] == [1, 2, 3, 4, 5, 6]
     assert rest[-1] == {"id": "m10", "text": "Ann plays chess.", "time": ZONED.isoformat()}
 
