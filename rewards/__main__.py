@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import Field, ValidationError
@@ -57,45 +56,34 @@ class _CaseFile(StrictModel):
     retrieved_ids: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """A case, ready to be scored."""
 
     prior: MemoryState
     target: tuple[Operation, ...]
-    trajectory: Trajectory
-    """What the manager did; its operations are None if they could not be read."""
-    has_turns: bool
-    """Whether the raw assistant turns are known, without which there is no format score."""
-    has_retrieval: bool
-    """Whether it is known what the searches returned."""
-    refused: tuple[OperationProblem, ...]
-    """Why predicted operations were left out."""
+    trajectory: Trajectory  # What the manager did; its operations are None if they could not be read
+    has_turns: bool  # Without the raw assistant turns there is no format score
+    has_retrieval: bool  # Whether it is known what the searches returned
+    refused: tuple[OperationProblem, ...]  # Why predicted operations were left out
 
 
 def read_case(path: Path, *, max_turns: int) -> Case:
-    """Read a case file.
-
-    Args:
-        path: The JSON file.
-        max_turns: Limit of assistant turns, for the format score.
+    """Read a case file; the turns of an episode, at most `max_turns`, are read as in training.
 
     Raises:
         DeltaMemError: If the file is missing or something in it is wrong; the message names the key.
     """
     try:
-        file = _CaseFile.model_validate_json(path.read_bytes())
+        return _case(_CaseFile.model_validate_json(path.read_bytes()), max_turns)
     except OSError as error:
         raise DeltaMemError(f"{path}: the case file cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
-    try:
-        return _to_case(file, max_turns)
     except DeltaMemError as error:
         raise DeltaMemError(f"{path}: {error}") from error
 
 
-def _to_case(file: _CaseFile, max_turns: int) -> Case:
+def _case(file: _CaseFile, max_turns: int) -> Case:
     prior = MemoryState(Memory(key, memory.text, memory.time) for key, memory in file.prior_state.items())
     target = tuple(
         Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords), tuple(op.outdated)) for op in file.target
@@ -104,31 +92,25 @@ def _to_case(file: _CaseFile, max_turns: int) -> Case:
     for index, memory_id in enumerate(file.retrieved_ids or ()):
         if memory_id not in prior:
             raise DeltaMemError(f"retrieved_ids.{index}: there is no memory {memory_id!r} in prior_state")
-    retrieved = tuple(prior[memory_id] for memory_id in dict.fromkeys(file.retrieved_ids or ()))
+    ids = tuple(dict.fromkeys(file.retrieved_ids or ()))
     if file.assistant_turns is None and "predicted" not in file.model_fields_set:
         raise DeltaMemError("predicted: required where assistant_turns is not given (null: outputs that could not be read)")
-    trajectory = _replay(file.assistant_turns or (), prior, retrieved, max_turns)
-    operations = trajectory.operations
+    nowhere = Session(person_id="", person_name="", time=datetime.min, dialogue=())
+    episode = Episode(nowhere, prior.keys(), EpisodeConfig(max_turns=max_turns))
+    for index, text in enumerate(turns := file.assistant_turns or ()):
+        if isinstance(episode.read(text), Search):
+            episode.answer([prior[memory_id] for memory_id in ids])
+        elif index + 1 < len(turns):
+            raise DeltaMemError(f"assistant_turns.{index + 1}: the episode was over with the turn before it")
+    trajectory = replace(episode.trajectory, retrieved_ids=(ids,))
     refused: tuple[OperationProblem, ...] = ()
     if "predicted" in file.model_fields_set:
         operations = None
         if file.predicted is not None:
             given = [Operation(op.event, op.text, op.target_memory_id) for op in file.predicted]
             operations, refused = check(prior, given)
-    return Case(
-        prior=prior,
-        target=target,
-        trajectory=Trajectory(
-            messages=trajectory.messages,
-            queries=trajectory.queries,
-            retrieved_ids=(tuple(memory.id for memory in retrieved),),
-            operations=operations,
-            violations=trajectory.violations,
-        ),
-        has_turns=file.assistant_turns is not None,
-        has_retrieval=file.retrieved_ids is not None,
-        refused=refused,
-    )
+        trajectory = replace(trajectory, operations=operations)
+    return Case(prior, target, trajectory, file.assistant_turns is not None, file.retrieved_ids is not None, refused)
 
 
 def _check_target(prior: MemoryState, target: Sequence[Operation]) -> None:
@@ -142,20 +124,6 @@ def _check_target(prior: MemoryState, target: Sequence[Operation]) -> None:
             raise DeltaMemError(f"target.{index}.{key}: required for {op.event}")
     if problems := check(prior, target).problems:
         raise DeltaMemError(f"target: the operations contradict or repeat each other ({problems[0]})")
-
-
-def _replay(turns: Sequence[str], prior: MemoryState, retrieved: Sequence[Memory], max_turns: int) -> Trajectory:
-    """Let the episode read the turns, as it does in training."""
-    nowhere = Session(person_id="", person_name="", time=datetime.min, dialogue=())
-    episode = Episode(nowhere, prior.keys(), EpisodeConfig(max_turns=max_turns))
-    over = False
-    for index, text in enumerate(turns):
-        if over:
-            raise DeltaMemError(f"assistant_turns.{index}: the episode was over with the turn before it")
-        over = not isinstance(episode.read(text), Search)
-        if not over:
-            episode.answer(retrieved)
-    return episode.trajectory
 
 
 # Rich boxes around usage errors would make several lines of one sentence.
@@ -220,33 +188,28 @@ def main(
         lambda texts: load_embedder(embedder).documents(texts),
         options,
     )
-    result = _result(read, transition)
+    format_part = format_score(read.trajectory) if read.has_turns else None
+    retrieval_part = retrieval_score(read.trajectory, read.target) if read.has_retrieval else None
+    total = None
+    if format_part is not None and retrieval_part is not None:
+        total = DEFAULT_OPTIONS.combine(format_part, retrieval_part, transition.reward)
+    result = {
+        "total": total,
+        "format": format_part,
+        "retrieval": retrieval_part,
+        "violations": list(read.trajectory.violations),
+        "refused_operations": list(read.refused),
+        "transition": asdict(transition),
+    }
     if as_json:
         typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
     else:
         _print(result, transition)
 
 
-def _result(case: Case, transition: TransitionScore) -> dict[str, Any]:
-    format_part = format_score(case.trajectory) if case.has_turns else None
-    retrieval_part = retrieval_score(case.trajectory, case.target) if case.has_retrieval else None
-    total = None
-    if format_part is not None and retrieval_part is not None:
-        total = DEFAULT_OPTIONS.combine(format_part, retrieval_part, transition.reward)
-    return {
-        "total": total,
-        "format": format_part,
-        "retrieval": retrieval_part,
-        "violations": list(case.trajectory.violations),
-        "refused_operations": list(case.refused),
-        "transition": dataclasses.asdict(transition),
-    }
-
-
 def _print(result: dict[str, Any], transition: TransitionScore) -> None:
     console = Console(highlight=False)
-    scores = Table(title="Score", title_justify="left")
-    scores.add_column("part")
+    scores = Table("part", title="Score", title_justify="left")
     scores.add_column("value", justify="right")
     for name in ("total", "format", "retrieval"):
         if result[name] is not None:
@@ -263,8 +226,8 @@ def _print(result: dict[str, Any], transition: TransitionScore) -> None:
         pairs.add_column(heading, justify="right")
     pairs.add_column("kind")
     for pair in transition.pairs:
-        similarity, score = f"{pair.similarity:.4f}", f"{pair.score:.4f}"
-        pairs.add_row(_cell(pair.predicted), _cell(pair.target), similarity, score, pair.kind.value)
+        figures = f"{pair.similarity:.4f}", f"{pair.score:.4f}"
+        pairs.add_row(_cell(pair.predicted), _cell(pair.target), *figures, pair.kind.value)
     for entry in transition.unmatched_predicted:
         pairs.add_row(_cell(entry), "", "", "", "unmatched")
     for entry in transition.unmatched_target:

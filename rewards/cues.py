@@ -57,18 +57,14 @@ def boilerplate(sessions: Iterable[LabelledSession]) -> frozenset[str]:
 
 
 def place(operation: Operation, texts: Sequence[str]) -> int | None:
-    """Which of some `folded` texts says an operation, by its keywords.
+    """Which of some `folded` texts says an operation, by its keywords; None where none contains one.
 
     A keyword weighs more the fewer texts contain it; of equal texts the first is taken.
-
-    Returns:
-        The number of a text, from 0; None where none contains a keyword.
     """
     weight = np.zeros(len(texts))
     for keyword in dict.fromkeys(folded(keyword) for keyword in operation.keywords if keyword.strip()):
         found = np.array([keyword in text for text in texts], dtype=bool)
-        if found.any():
-            weight += found / found.sum()
+        weight += found / max(1, found.sum())
     return int(weight.argmax()) if weight.any() else None
 
 
@@ -76,6 +72,11 @@ def places(labelled: LabelledSession, texts: Sequence[str]) -> list[int | None]:
     """For each operation of a session, which of its turns or sentences says it (see `place`)."""
     said = [folded(text) for text in texts]
     return [place(operation, said) for operation in labelled.operations]
+
+
+def stacked(held: Sequence[Flags]) -> Flags:
+    """The flags of several sessions as one array."""
+    return np.concatenate(held) if held else np.zeros((0, len(EVENTS)), dtype=bool)
 
 
 def flags(operations: Sequence[Operation], where: Sequence[int | None], count: int) -> Flags:
@@ -91,12 +92,7 @@ class EventWords:
     """Logistic regressions on the words and word pairs of a text, one for each kind of operation."""
 
     def __init__(self, texts: Sequence[str], held: Flags) -> None:
-        """Fit them.
-
-        Args:
-            texts: Turns or sentences of users.
-            held: Which operations each of them holds.
-        """
+        """Fit them to turns or sentences of users, and which operations each of those holds."""
         from sklearn.feature_extraction.text import CountVectorizer  # takes seconds to import
         from sklearn.linear_model import LogisticRegression
 
@@ -113,15 +109,15 @@ class EventWords:
 
     def chances(self, texts: Sequence[str]) -> Chances:
         """How likely each text holds an operation of each kind: shape ``(len(texts), 3)``, columns as in `EVENTS`."""
-        found = np.zeros((len(texts), len(EVENTS)))
-        vectors: Any = None
+        chances = np.zeros((len(texts), len(EVENTS)))
+        fitted = any(not isinstance(model, float) for model in self._models)
+        vectors = self._vectorizer.transform(texts) if texts and fitted else None
         for number, model in enumerate(self._models):
-            if isinstance(model, float) or not texts:
-                found[:, number] = model if isinstance(model, float) else 0.0
-                continue
-            vectors = self._vectorizer.transform(texts) if vectors is None else vectors
-            found[:, number] = model.predict_proba(vectors)[:, 1]
-        return found
+            if isinstance(model, float):
+                chances[:, number] = model
+            elif vectors is not None:
+                chances[:, number] = model.predict_proba(vectors)[:, 1]
+        return chances
 
     def telling(self, event: Event, count: int = 12) -> list[str]:
         """The words and word pairs that speak most for an event, the strongest first."""
@@ -172,87 +168,65 @@ def _nearest(labelled: LabelledSession, similarity: npt.NDArray[np.floating[Any]
 
 
 def target_accuracy(sessions: Iterable[LabelledSession], ranking: Ranking, said: Places | None = None) -> float | None:
-    """Share of UPDATEs whose memory a ranking puts first.
+    """Share of UPDATEs whose memory a ranking puts first, given the new text; None if there is no UPDATE.
 
-    Args:
-        sessions: Where to look for UPDATEs.
-        ranking: What looks for the memory.
-        said: The turns that say the operations; the memory is then looked for by their words, and an UPDATE that no turn
-            says is not counted. None: it is looked for by the new text.
-
-    Returns:
-        A number in [0, 1]; None if there is no UPDATE.
+    With `said`, it is given the words of the turns that say the UPDATEs; those that no turn says are not counted.
     """
     right: list[bool] = []
     for labelled in sessions:
-        updates = [(number, op) for number, op in enumerate(labelled.operations) if op.event is Event.UPDATE]
-        if said is not None:
-            turns, where = user_turns(labelled), said[labelled.key]
-            asked = [(op, turns[turn]) for number, op in updates if (turn := where[number]) is not None]
-        else:
-            asked = [(op, op.text) for _, op in updates]
-        found = ranking(labelled, [text for _, text in asked])
-        right += [ids[:1] == [op.target_memory_id] for (op, _), ids in zip(asked, found, strict=True)]
+        turns = user_turns(labelled)
+        where = range(len(labelled.operations)) if said is None else said[labelled.key]
+        due = [
+            (op.target_memory_id, op.text if said is None else turns[at])
+            for op, at in zip(labelled.operations, where, strict=True)
+            if op.event is Event.UPDATE and at is not None
+        ]
+        found = ranking(labelled, [text for _, text in due])
+        right += [ids[:1] == [target] for (target, _), ids in zip(due, found, strict=True)]
     return _share(right)
 
 
 class Cues(NamedTuple):
     """What cues tell of people held out. Shares are in [0, 1]; None where there is nothing to count."""
 
-    turns: int
-    """Turns of users that were judged."""
-    auc: dict[str, float | None]
-    """By kind of operation: area under the ROC curve of "this turn holds one", told from the words of the turn."""
-    counts_exact: float | None
-    """Sessions whose numbers of turns with an ADD, an UPDATE and a NONE the words give exactly."""
-    telling: dict[str, list[str]]
-    """By kind of operation, the words and word pairs that speak most for it."""
-    turn_holds: float | None
-    """Turns that hold an operation."""
-    first_turn_holds: float | None
-    """First turns that do."""
-    last_turn_holds: float | None
-    """Last turns that do."""
-    order: float | None
-    """Mean rank correlation between a session's operations and the turns that say them, in [-1, 1]."""
-    length: float | None
-    """Correlation between the number of a session's turns and that of its operations, in [-1, 1]."""
-    unsaid: float | None
-    """Operations of whose keywords no turn says any."""
-    target_words: float | None
-    """UPDATEs whose memory shares most words with the new text (TF-IDF)."""
-    target_words_of_turn: float | None
-    """The same with the words of the turn that says it, which is all that a policy is given."""
+    turns: int  # Turns of users that were judged
+    auc: dict[str, float | None]  # By kind of operation: area under the ROC curve of "this turn holds one", by its words
+    counts_exact: float | None  # Sessions whose numbers of turns with an ADD, an UPDATE and a NONE the words give exactly
+    telling: dict[str, list[str]]  # By kind of operation, the words and word pairs that speak most for it
+    turn_holds: float | None  # Turns that hold an operation
+    first_turn_holds: float | None  # First turns that do
+    last_turn_holds: float | None  # Last turns that do
+    order: float | None  # Mean rank correlation of a session's operations with the turns that say them, in [-1, 1]
+    length: float | None  # Correlation of the number of a session's turns with that of its operations, in [-1, 1]
+    unsaid: float | None  # Operations of whose keywords no turn says any
+    target_words: float | None  # UPDATEs whose memory shares most words with the new text (TF-IDF)
+    target_words_of_turn: float | None  # The same with the words of the turn that says it, all that a policy is given
 
 
 def measure_cues(
     train: Sequence[LabelledSession], heldout: Sequence[LabelledSession], *, known: Places | None = None
 ) -> Cues:
-    """Measure what cues tell of the operations of people held out.
+    """Measure what cues tell of the operations of people held out, with classifiers that learn from `train`.
 
-    Args:
-        train: Sessions that the classifiers learn from.
-        heldout: Sessions of other people, which are judged.
-        known: Where the operations are said, if a plan knows; keywords find it for sessions that are not in it.
+    `known` is where the operations are said, if a plan knows; keywords find it for sessions that are not in it.
     """
-    learned, judged = _taken_apart(train, known or {}), _taken_apart(heldout, known or {})
-    words = EventWords([text for item in learned for text in item.turns], _stacked([item.held for item in learned]))
-    held = _stacked([item.held for item in judged])
+    learned, judged = ([_Session.of(item, known or {}) for item in part] for part in (train, heldout))
+    words = EventWords([text for item in learned for text in item.turns], stacked([item.held for item in learned]))
+    held = stacked([item.held for item in judged])
     chances = words.chances([text for item in judged for text in item.turns])
     guessed = np.split(chances > 0.5, np.cumsum([len(item.turns) for item in judged]))  # and an empty rest
+    exact = [(guess.sum(axis=0) == item.held.sum(axis=0)).all() for guess, item in zip(guessed, judged, strict=False)]
     speaking = [[bool(row.any()) for row in item.held] for item in judged if item.turns]
-    correlations = [_order(item.where) for item in judged]
+    orders = [order for item in judged if (order := _order(item.where)) is not None]
     return Cues(
         turns=len(held),
         auc={event: _auc(held[:, number], chances[:, number]) for number, event in enumerate(EVENTS)},
-        counts_exact=_share(
-            [bool((guess.sum(axis=0) == item.held.sum(axis=0)).all()) for guess, item in zip(guessed, judged, strict=False)]
-        ),
+        counts_exact=_share(exact),
         telling={event: words.telling(event) for event in EVENTS},
         turn_holds=_share([holds for turns in speaking for holds in turns]),
         first_turn_holds=_share([turns[0] for turns in speaking]),
         last_turn_holds=_share([turns[-1] for turns in speaking]),
-        order=_mean([found for found in correlations if found is not None]),
+        order=_share(orders),
         length=_correlation([len(item.turns) for item in judged], [len(item.where) for item in judged]),
         unsaid=_share([number is None for item in judged for number in item.where]),
         target_words=target_accuracy(heldout, ranked_by_words),
@@ -268,18 +242,11 @@ class _Session(NamedTuple):
     where: Sequence[int | None]
     held: Flags
 
-
-def _taken_apart(sessions: Sequence[LabelledSession], known: Places) -> list[_Session]:
-    found = []
-    for labelled in sessions:
+    @classmethod
+    def of(cls, labelled: LabelledSession, known: Places) -> _Session:
         turns = user_turns(labelled)
         where = known[labelled.key] if labelled.key in known else places(labelled, turns)
-        found.append(_Session(labelled.key, turns, where, flags(labelled.operations, where, len(turns))))
-    return found
-
-
-def _stacked(held: Sequence[Flags]) -> Flags:
-    return np.concatenate(held) if held else np.zeros((0, len(EVENTS)), dtype=bool)
+        return cls(labelled.key, turns, where, flags(labelled.operations, where, len(turns)))
 
 
 def _auc(held: Flags, chance: Chances) -> float | None:
@@ -289,6 +256,7 @@ def _auc(held: Flags, chance: Chances) -> float | None:
 
 
 def _order(where: Sequence[int | None]) -> float | None:
+    """Rank correlation of the operations' places with their order."""
     from scipy.stats import rankdata
 
     said = [number for number in where if number is not None]
@@ -296,14 +264,10 @@ def _order(where: Sequence[int | None]) -> float | None:
 
 
 def _correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
-    if len(set(left)) < 2 or len(set(right)) < 2:
-        return None
-    return float(np.corrcoef(left, right)[0, 1])
+    constant = len(set(left)) < 2 or len(set(right)) < 2
+    return None if constant else float(np.corrcoef(left, right)[0, 1])
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _share(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
     return float(np.mean(values)) if values else None
-
-
-def _share(values: Sequence[bool]) -> float | None:
-    return _mean([float(value) for value in values])

@@ -6,6 +6,7 @@ where it should have found and rewritten the first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from deltamem.episode import Trajectory, Violation
@@ -46,16 +47,7 @@ _NOTHING = dict.fromkeys((*COUNTS, *(f"{VIOLATION_PREFIX}{kind}" for kind in Vio
 
 
 def count(labelled: LabelledSession, trajectory: Trajectory, transition: TransitionScore) -> dict[str, int]:
-    """Count what happened in one episode.
-
-    Args:
-        labelled: The session with its prior state and target.
-        trajectory: The finished episode.
-        transition: Its transition score.
-
-    Returns:
-        All keys of `COUNTS` and one key for each kind of violation, always the same keys.
-    """
+    """Count what happened in a finished episode: all keys of `COUNTS` and one for each kind of violation, always the same."""
     counts = dict(_NOTHING)
     counts["episodes"] = 1
     if trajectory.failure is not None:
@@ -139,11 +131,10 @@ def _duplicates(prior: MemoryState, added: Sequence[str]) -> int:
 
 def total_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Sum the counts of many episodes key by key."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for episode in counts:
-        for key, value in episode.items():
-            total[key] = total.get(key, 0) + value
-    return total
+        total.update(episode)
+    return dict(total)
 
 
 RATES = {
@@ -169,14 +160,9 @@ RATES = {
 
 
 def rates(counts: Mapping[str, float]) -> dict[str, float | None]:
-    """Turn summed (or averaged) counts into rates.
+    """Turn sums or means of the counts into `RATES` and ``violations_per_episode/<kind>``; None where nothing is to divide by.
 
-    Args:
-        counts: Sums or means of the counts over episodes, with all keys that `count` returns.
-
-    Returns:
-        Named rates, among them ``violations_per_episode/<kind>``; None where the denominator is 0. Rates per episode leave
-        failed episodes out. A memory of ``queries_per_memory`` is one operation of the target.
+    Rates per episode leave failed episodes out. A memory of ``queries_per_memory`` is one operation of the target.
     """
     values = dict(counts) | {"answered": counts["episodes"] - counts["failures"]}
     pairs = RATES | {f"violations_per_episode/{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}

@@ -34,13 +34,9 @@ def says(text: str, value: str) -> bool:
 
 
 def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
-    """Share of the keywords that occur in a text (paper, equation 4, without the epsilon).
+    """Share of the keywords that occur in a text, in [0, 1] (paper, equation 4, without the epsilon); None without keywords.
 
-    Case and runs of whitespace do not matter. A keyword occurs where it is a substring. Empty and repeated keywords are
-    ignored.
-
-    Returns:
-        A number in [0, 1]; None if there is no keyword.
+    A keyword occurs where it is a substring, case and runs of whitespace aside. Empty and repeated ones are ignored.
     """
     return coverage(folded(text), anchors(tuple(keywords)).keywords)
 
@@ -53,12 +49,9 @@ def coverage(found: str, keywords: frozenset[str]) -> float | None:
 class Anchors(NamedTuple):
     """What to look for in a text that stands for a target text."""
 
-    keywords: frozenset[str]
-    """What it must say, `folded`."""
-    new: frozenset[str]
-    """Of these, what the memory did not say before; empty where there was none."""
-    outdated: frozenset[str]
-    """What it should not say any more, as `bare_words`."""
+    keywords: frozenset[str]  # What it must say, `folded`
+    new: frozenset[str]  # Of these, what the memory did not say before; empty where there was none
+    outdated: frozenset[str]  # What it should not say any more, as `bare_words`
 
 
 # The rollouts of one prompt share their target.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
-
-import numpy as np
 
 from deltamem.embedding import CachedEmbedder, Embedder
 from deltamem.episode import Trajectory
@@ -21,13 +20,13 @@ from deltamem.text import normalised
 from rewards.cues import (
     EVENTS,
     EventWords,
-    Flags,
     Ranking,
     boilerplate,
     flags,
     places,
     ranked_by_vectors,
     ranked_by_words,
+    stacked,
     user_sentences,
 )
 from rewards.diagnostics import count, rates, total_counts
@@ -41,30 +40,19 @@ class Answer(NamedTuple):
     """What a policy makes of a session."""
 
     operations: list[Operation]
-    seen: Sequence[Sequence[str]] = ()
-    """Ids that its searches returned, one list a query."""
+    seen: Sequence[Sequence[str]] = ()  # Ids that its searches returned, one list a query
 
 
 class Surface:
     """What the probes are given: sentences known from people to train on, a classifier of sentences, and two searches."""
 
     def __init__(self, train: Sequence[LabelledSession], by_vectors: Ranking) -> None:
-        """Learn from people to train on; takes seconds.
-
-        Args:
-            train: Their sessions; may be empty, and no sentence is known then, nor any event expected.
-            by_vectors: The search by embeddings.
-        """
+        """Learn from sessions of people to train on, which takes seconds; without any, nothing is known or expected."""
         self.by_vectors = by_vectors
-        self.by_words: Ranking = ranked_by_words
         self._boilerplate = boilerplate(train)
-        texts: list[str] = []
-        held: list[Flags] = []
-        for labelled in train:
-            said = user_sentences(labelled)
-            texts += said
-            held.append(flags(labelled.operations, places(labelled, said), len(said)))
-        self._words = EventWords(texts, np.concatenate(held) if held else np.zeros((0, len(EVENTS)), dtype=bool))
+        said = [(labelled, user_sentences(labelled)) for labelled in train]
+        held = [flags(item.operations, places(item, texts), len(texts)) for item, texts in said]
+        self._words = EventWords([text for _, texts in said for text in texts], stacked(held))
 
     def new_sentences(self, labelled: LabelledSession) -> list[str]:
         """The user's sentences that are not known to recur between people."""
@@ -73,11 +61,11 @@ class Surface:
     def guessed(self, labelled: LabelledSession) -> dict[Event, list[str]]:
         """The user's sentences by the operation that their words speak for; those that speak for none are left out."""
         said = user_sentences(labelled)
-        found: dict[Event, list[str]] = {event: [] for event in EVENTS}
+        by_event: dict[Event, list[str]] = {event: [] for event in EVENTS}
         for sentence, chances in zip(said, self._words.chances(said), strict=True):
             if chances.max() > 0.5:
-                found[EVENTS[int(chances.argmax())]].append(sentence)
-        return found
+                by_event[EVENTS[int(chances.argmax())]].append(sentence)
+        return by_event
 
 
 Policy = Callable[[LabelledSession, Surface], Answer]
@@ -88,22 +76,8 @@ class Probe(NamedTuple):
 
     description: str
     answer: Policy
-    knows_target: bool = False
-    """Whether it is given the operations that it is to find."""
-    searches: bool = False
-    """Whether it looks memories up. One that does not earns the retrieval reward only where no memory is needed."""
-
-
-def _do_nothing(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer([])
-
-
-def _copy_all(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer(_copied(labelled, user_sentences(labelled)))
-
-
-def _copy_new(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer(_copied(labelled, surface.new_sentences(labelled)))
+    knows_target: bool = False  # Whether it is given the operations that it is to find
+    searches: bool = False  # One that does not earns the retrieval reward only where no memory is needed
 
 
 def _bag_of_words(labelled: LabelledSession, surface: Surface) -> Answer:
@@ -113,100 +87,83 @@ def _bag_of_words(labelled: LabelledSession, surface: Surface) -> Answer:
     return Answer([*_copied(labelled, guessed[Event.ADD]), *_rewritten(copied, found[: len(copied)])], found)
 
 
-def _add_only(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer([_add(op.text) for op in labelled.operations if op.event is not Event.NONE])
-
-
-def _without_updates(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer([_add(op.text) for op in labelled.operations if op.event is Event.ADD])
-
-
-def _targets_by_words(labelled: LabelledSession, surface: Surface) -> Answer:
-    return _with_targets(labelled, surface.by_words)
-
-
-def _targets_by_vectors(labelled: LabelledSession, surface: Surface) -> Answer:
-    return _with_targets(labelled, surface.by_vectors)
+def _added(labelled: LabelledSession, *events: Event) -> list[Operation]:
+    """The target's operations of some kinds, all as ADD."""
+    return [Operation(Event.ADD, op.text) for op in labelled.operations if op.event in events]
 
 
 def _with_targets(labelled: LabelledSession, ranking: Ranking) -> Answer:
     """The target's texts; what is to be rewritten is the memory that the new text finds first."""
     due = [op for op in labelled.operations if op.event is not Event.ADD]
     found = dict(zip(due, ranking(labelled, [op.text for op in due]), strict=True))
-    updates = [op for op in due if op.event is Event.UPDATE]
-    added = [_add(op.text) for op in labelled.operations if op.event is Event.ADD]
-    rewritten = _rewritten([_add(op.text) for op in updates], [found[op] for op in updates])
-    return Answer([*added, *rewritten], list(found.values()))
+    nearest = [found[op] for op in due if op.event is Event.UPDATE]
+    rewritten = _rewritten(_added(labelled, Event.UPDATE), nearest)
+    return Answer([*_added(labelled, Event.ADD), *rewritten], list(found.values()))
 
 
 def _all_as_update(labelled: LabelledSession, surface: Surface) -> Answer:
-    told = [_add(op.text) for op in labelled.operations]
-    found = surface.by_vectors(labelled, [op.text for op in told])
-    return Answer(_rewritten(told, found), found)
+    added = _added(labelled, *EVENTS)
+    found = surface.by_vectors(labelled, [op.text for op in added])
+    return Answer(_rewritten(added, found), found)
 
 
 def _target(labelled: LabelledSession, surface: Surface) -> Answer:
-    return Answer(
-        [Operation(op.event, op.text, op.target_memory_id) for op in labelled.operations],
-        [sorted(needed_ids(labelled.operations))],
-    )
-
-
-def _add(text: str) -> Operation:
-    return Operation(Event.ADD, text)
+    operations = [Operation(op.event, op.text, op.target_memory_id) for op in labelled.operations]
+    return Answer(operations, [sorted(needed_ids(labelled.operations))])
 
 
 def _copied(labelled: LabelledSession, texts: Iterable[str]) -> list[Operation]:
     """Sentences as new memories; the name in front is what makes them resemble memories, which begin with it."""
-    return [_add(f"{labelled.session.person_name}: {text}") for text in texts]
+    return [Operation(Event.ADD, f"{labelled.session.person_name}: {text}") for text in texts]
 
 
-def _rewritten(texts: Sequence[Operation], found: Sequence[Sequence[str]]) -> list[Operation]:
-    """Each text as an UPDATE of the first memory found that no earlier text took; an ADD if there is none."""
+def _rewritten(added: Sequence[Operation], found: Sequence[Sequence[str]]) -> list[Operation]:
+    """Each ADD as an UPDATE of the first memory found that no earlier one took; as it is if there is none."""
     operations: list[Operation] = []
     taken: set[str] = set()
-    for added, ids in zip(texts, found, strict=True):
+    for op, ids in zip(added, found, strict=True):
         free = next((memory_id for memory_id in ids if memory_id not in taken), None)
-        if free is None:
-            operations.append(added)
-        else:
+        if free is not None:
             taken.add(free)
-            operations.append(Operation(Event.UPDATE, added.text, free))
+        operations.append(op if free is None else Operation(Event.UPDATE, op.text, free))
     return operations
 
 
+_gold = partial(Probe, knows_target=True)
 PROBES: Mapping[str, Probe] = {
-    "do_nothing": Probe("no operation", _do_nothing),
-    "copy_all": Probe("every sentence of the user as ADD", _copy_all),
-    "copy_new": Probe("the same without sentences that recur between people", _copy_new),
+    "do_nothing": Probe("no operation", lambda it, _: Answer([])),
+    "copy_all": Probe("every sentence of the user as ADD", lambda it, _: Answer(_copied(it, user_sentences(it)))),
+    "copy_new": Probe(
+        "the same without sentences that recur between people",
+        lambda it, known: Answer(_copied(it, known.new_sentences(it))),
+    ),
     "bag_of_words": Probe("sentences as ADD, or UPDATE of the nearest, as their words say", _bag_of_words, searches=True),
-    "gold_without_updates": Probe("perfect ADDs alone", _without_updates, knows_target=True),
-    "gold_as_add": Probe("perfect texts, all as ADD", _add_only, knows_target=True),
-    "gold_as_update": Probe("perfect texts, all as UPDATE of the nearest", _all_as_update, knows_target=True, searches=True),
-    "gold_tfidf_target": Probe(
-        "perfect, but UPDATE of the memory that shares most words", _targets_by_words, knows_target=True, searches=True
+    "gold_without_updates": _gold("perfect ADDs alone", lambda it, _: Answer(_added(it, Event.ADD))),
+    "gold_as_add": _gold("perfect texts, all as ADD", lambda it, _: Answer(_added(it, Event.ADD, Event.UPDATE))),
+    "gold_as_update": _gold("perfect texts, all as UPDATE of the nearest", _all_as_update, searches=True),
+    "gold_tfidf_target": _gold(
+        "perfect, but UPDATE of the memory that shares most words",
+        lambda it, _: _with_targets(it, ranked_by_words),
+        searches=True,
     ),
-    "gold_nearest_target": Probe(
-        "perfect, but UPDATE of the nearest memory", _targets_by_vectors, knows_target=True, searches=True
+    "gold_nearest_target": _gold(
+        "perfect, but UPDATE of the nearest memory", lambda it, known: _with_targets(it, known.by_vectors), searches=True
     ),
-    "gold": Probe("the target itself", _target, knows_target=True, searches=True),
+    "gold": _gold("the target itself", _target, searches=True),
 }
 """The shallow policies by name, those that see only the session first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeScore:
-    """What a shallow policy earned."""
+    """What a shallow policy earned; intervals are ``estimate``, ``low`` and ``high`` by person."""
 
     description: str
     knows_target: bool
     searches: bool
-    parts: dict[str, dict[str, float]]
-    """By the names of `PARTS`, the reward (weighted total) and its parts: ``estimate``, ``low`` and ``high`` by person."""
-    rates: dict[str, float | None]
-    """Of `RATES`, as `rewards.diagnostics.rates` counts them."""
-    cells: dict[str, dict[str, float]]
-    """The reward by cell of difficulty (`deltamem.sessions.AXES`); empty where none was planned."""
+    parts: dict[str, dict[str, float]]  # By the names of `PARTS`: the weighted total and its parts
+    rates: dict[str, float | None]  # Of `RATES`, as `rewards.diagnostics.rates` counts them
+    cells: dict[str, dict[str, float]]  # The reward by cell of difficulty (`deltamem.sessions.AXES`); empty if not planned
 
 
 def run_probes(
@@ -219,18 +176,10 @@ def run_probes(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, ProbeScore]:
-    """Score shallow policies on people held out.
+    """Score shallow policies on the sessions of people held out; some of them learn from those of others, `train`.
 
-    A probe answers in one turn that keeps to the protocol, so its format score is 1.
-
-    Args:
-        train: Sessions of other people, for what some of the probes learn.
-        heldout: The sessions to score on.
-        embedder: For searches and the reward.
-        options: Of the reward.
-        probes: Which.
-        resamples: Bootstrap draws of people.
-        seed: Of the bootstrap.
+    A probe answers in one turn that keeps to the protocol, so its format score is 1. The bootstrap draws people `resamples`
+    times with the `seed`.
 
     Returns:
         The scores by name; empty if there is no session to score on.
@@ -241,28 +190,26 @@ def run_probes(
     trajectories = play(train, heldout, cached, probes)
     people = [labelled.session.person_id for labelled in heldout]
     cells = sessions_by_cell(labelled.difficulty.cells() if labelled.difficulty else () for labelled in heldout)
+    mean = partial(by_person, resamples=resamples, seed=seed)
     scores = {}
     for name, probe in probes.items():
         totals, counts = [], []
         for labelled, trajectory in zip(heldout, trajectories[name], strict=True):
             totals.append(score(trajectory, labelled, cached.documents, options))
             counts.append(count(labelled, trajectory, totals[-1].transition))
-        values = {
-            part: [total.transition.reward if part == "transition" else getattr(total, part) for total in totals]
-            for part in PARTS
-        }
-        found = rates(total_counts(counts))
-
-        def reward(rows: Sequence[int], rewards: Sequence[float] = values["reward"]) -> dict[str, float]:
-            return by_person([rewards[row] for row in rows], [people[row] for row in rows], resamples=resamples, seed=seed)
-
+        values = {part: [getattr(total, part) for total in totals] for part in PARTS[:-1]}
+        values["transition"] = [total.transition.reward for total in totals]
+        known = rates(total_counts(counts))
         scores[name] = ProbeScore(
             probe.description,
             probe.knows_target,
             probe.searches,
-            {part: by_person(of_part, people, resamples=resamples, seed=seed) for part, of_part in values.items()},
-            {rate: found[rate] for rate in RATES},
-            {cell: reward(rows) for cell, rows in cells.items()},
+            {part: mean(of_part, people) for part, of_part in values.items()},
+            {rate: known[rate] for rate in RATES},
+            {
+                cell: mean([values["reward"][row] for row in rows], [people[row] for row in rows])
+                for cell, rows in cells.items()
+            },
         )
     return scores
 
@@ -273,17 +220,7 @@ def play(
     embedder: CachedEmbedder,
     probes: Mapping[str, Probe] = PROBES,
 ) -> dict[str, list[Trajectory]]:
-    """Let policies answer sessions; the embedder then knows all texts that a reward compares.
-
-    Args:
-        train: Sessions of other people, for what some of the policies learn.
-        heldout: The sessions to answer.
-        embedder: For searches.
-        probes: The policies.
-
-    Returns:
-        By the names of the policies, a trajectory for each session.
-    """
+    """Let policies answer sessions: by name a trajectory for each. The embedder then knows all that a reward compares."""
     # Few large batches are much faster than many small ones; what follows finds everything in the cache.
     embedder.documents(_distinct(memory.text for labelled in heldout for memory in labelled.prior_state.values()))
     embedder.queries(_distinct(op.text for labelled in heldout for op in labelled.operations))
@@ -307,14 +244,7 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 def by_person(
     values: Sequence[float], people: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, float]:
-    """The mean of some values, at least one, as ``estimate``, ``low`` and ``high`` of its 95% interval.
-
-    Args:
-        values: One a session.
-        people: Whose session each is; the bootstrap draws whole people, in the order of their names.
-        resamples: Draws.
-        seed: Of the draws.
-    """
+    """The mean of a value a session and its 95% interval, by a bootstrap of people in the order of their names."""
     rows = sorted(range(len(people)), key=people.__getitem__)
     ordered, groups = [values[row] for row in rows], [people[row] for row in rows]
     interval = bootstrap_interval(ordered, groups, resamples=resamples, seed=seed)

@@ -22,43 +22,31 @@ class Origin(StrEnum):
     """How an entry came to be in one state and not in the other."""
 
     ADDED = "added"
-    UPDATED = "updated"
-    """Rewritten memory that is due to be rewritten."""
-    UNEXPECTED_UPDATE = "unexpected_update"
-    """Predicted state: a rewritten memory that the target leaves alone."""
-    STALE = "stale"
-    """Predicted state: a memory left untouched that the target rewrites."""
-    OVERWRITTEN = "overwritten"
-    """Target state: the old text of a memory that an unexpected update rewrote."""
+    UPDATED = "updated"  # Rewritten memory that is due to be rewritten
+    UNEXPECTED_UPDATE = "unexpected_update"  # Predicted state: a rewritten memory that the target leaves alone
+    STALE = "stale"  # Predicted state: a memory left untouched that the target rewrites
+    OVERWRITTEN = "overwritten"  # Target state: the old text of a memory that an unexpected update rewrote
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One memory of a relative complement."""
 
-    id: str | None
-    """Of the prior memory; None for an added one."""
+    id: str | None  # Of the prior memory; None for an added one
     text: str
     origin: Origin
-    keywords: tuple[str, ...] = ()
-    """Of a target entry, what a faithful memory must contain."""
-    outdated: tuple[str, ...] = ()
-    """Of a target entry, values that are wrong now."""
+    keywords: tuple[str, ...] = ()  # Of a target entry, what a faithful memory must contain
+    outdated: tuple[str, ...] = ()  # Of a target entry, values that are wrong now
 
 
 class StateDiff(NamedTuple):
     """Two states, compared."""
 
-    predicted: tuple[Entry, ...]
-    """``P minus T``."""
-    target: tuple[Entry, ...]
-    """``T minus P``."""
-    agreed: tuple[Entry, ...]
-    """Memories that both states rewrote to the same text; they are in neither complement."""
-    predicted_changed: bool
-    """Whether P differs from the prior state."""
-    target_changed: bool
-    """Whether T does."""
+    predicted: tuple[Entry, ...]  # ``P minus T``
+    target: tuple[Entry, ...]  # ``T minus P``
+    agreed: tuple[Entry, ...]  # Memories that both states rewrote to the same text; they are in neither complement
+    predicted_changed: bool  # Whether P differs from the prior state
+    target_changed: bool  # Whether T does
 
 
 def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Sequence[Operation]) -> StateDiff:
@@ -137,10 +125,8 @@ Matrix = npt.NDArray[np.floating[Any]]
 class PairKind(StrEnum):
     """Why a predicted and a target entry are a pair."""
 
-    MATCHED = "matched"
-    """The assignment put them together."""
-    AGREED_UPDATE = "agreed_update"
-    """The same memory was rewritten word for word as the target does."""
+    MATCHED = "matched"  # The assignment put them together
+    AGREED_UPDATE = "agreed_update"  # The same memory was rewritten word for word as the target does
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +135,8 @@ class Pair:
 
     predicted: Entry
     target: Entry
-    similarity: float
-    """Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts."""
-    score: float
-    """Local lexical fidelity ``s`` (paper, equation 4), or the similarity; less what `RewardOptions` take off."""
+    similarity: float  # Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts
+    score: float  # Local lexical fidelity ``s`` (paper, equation 4), or the similarity; less what `RewardOptions` take off
     kind: PairKind
 
 
@@ -160,22 +144,14 @@ class Pair:
 class TransitionScore:
     """How close the predicted state is to the target state."""
 
-    reward: float
-    """Harmonic mean of precision and recall (paper, equation 7)."""
-    precision: float
-    """Soft precision (paper, equation 6)."""
-    recall: float
-    """Soft recall."""
-    positive_distance: float
-    """Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5)."""
-    negative_distance: float
-    """Target entries without a counterpart, ``|Dt| - sum s``."""
-    pairs: tuple[Pair, ...]
-    """The matched pairs and the agreed updates."""
-    unmatched_predicted: tuple[Entry, ...]
-    """The rest of ``Dp``."""
-    unmatched_target: tuple[Entry, ...]
-    """The rest of ``Dt``."""
+    reward: float  # Harmonic mean of precision and recall (paper, equation 7)
+    precision: float  # Soft precision (paper, equation 6)
+    recall: float  # Soft recall
+    positive_distance: float  # Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5)
+    negative_distance: float  # Target entries without a counterpart, ``|Dt| - sum s``
+    pairs: tuple[Pair, ...]  # The matched pairs and the agreed updates
+    unmatched_predicted: tuple[Entry, ...]  # The rest of ``Dp``
+    unmatched_target: tuple[Entry, ...]  # The rest of ``Dt``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

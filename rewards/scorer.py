@@ -9,6 +9,8 @@ from deltamem.sessions import LabelledSession
 from rewards.diagnostics import count
 from rewards.reward import RewardOptions, TotalScore, score
 
+_OF_TRANSITION = ("precision", "recall", "positive_distance", "negative_distance")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaMemScorer(RewardOptions):
@@ -17,12 +19,7 @@ class DeltaMemScorer(RewardOptions):
     def __call__(
         self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts
     ) -> tuple[dict[str, float], TotalScore]:
-        """Score one episode.
-
-        Args:
-            labelled: The session with its prior state and target operations.
-            trajectory: The finished episode.
-            embed: Embeds memory texts.
+        """Score a finished episode of a session with its prior state and target.
 
         Returns:
             ``reward, format, retrieval, transition, precision, recall, positive_distance, negative_distance`` and the
@@ -30,15 +27,8 @@ class DeltaMemScorer(RewardOptions):
         """
         total = score(trajectory, labelled, embed, self)
         transition = total.transition
-        figures = {
-            "reward": total.reward,
-            "format": total.format,
-            "retrieval": total.retrieval,
-            "transition": transition.reward,
-            "precision": transition.precision,
-            "recall": transition.recall,
-            "positive_distance": transition.positive_distance,
-            "negative_distance": transition.negative_distance,
-        }
+        figures = {name: getattr(total, name) for name in ("reward", "format", "retrieval")}
+        figures["transition"] = transition.reward
+        figures |= {name: getattr(transition, name) for name in _OF_TRANSITION}
         counts = count(labelled, trajectory, transition)
         return figures | {f"count/{name}": float(value) for name, value in counts.items()}, total
