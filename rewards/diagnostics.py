@@ -47,7 +47,7 @@ _NOTHING = dict.fromkeys((*COUNTS, *(f"{VIOLATION_PREFIX}{kind}" for kind in Vio
 
 
 def count(labelled: LabelledSession, trajectory: Trajectory, transition: TransitionScore) -> dict[str, int]:
-    """Count what happened in a finished episode: all keys of `COUNTS` and one for each kind of violation, always the same."""
+    """Count what happened in a finished episode: all keys of `COUNTS` and one for each kind of violation, always."""
     counts = dict(_NOTHING)
     counts["episodes"] = 1
     if trajectory.failure is not None:
@@ -160,7 +160,7 @@ RATES = {
 
 
 def rates(counts: Mapping[str, float]) -> dict[str, float | None]:
-    """Turn sums or means of the counts into `RATES` and ``violations_per_episode/<kind>``; None where nothing is to divide by.
+    """Turn sums or means of the counts into `RATES` and ``violations_per_episode/<kind>``; None if the denominator is 0.
 
     Rates per episode leave failed episodes out. A memory of ``queries_per_memory`` is one operation of the target.
     """
