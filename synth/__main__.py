@@ -139,7 +139,6 @@ _ESTIMATE = "estimate"
 
 
 def _generate(config: DictConfig) -> int:
-    """Write a data set."""
     from synth.config import SynthSettings
 
     settings = validated(config, SynthSettings)
@@ -149,7 +148,6 @@ def _generate(config: DictConfig) -> int:
 
 
 def _estimate(config: DictConfig) -> None:
-    """Say what a data set would take."""
     from omegaconf import OmegaConf
 
     from synth.config import SynthSettings

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Signal, Turn
@@ -22,7 +22,6 @@ from synth.config import Demands, Shape
 from synth.demands import Chain, wanted_repeats
 from synth.records import (
     Change,
-    Dialogue,
     EventGroup,
     EventSlot,
     Evolution,
@@ -53,18 +52,8 @@ _BEST = 3
 class Due(NamedTuple):
     """A change of the memory state that a session brings.
 
-    Attributes:
-        event: The operation.
-        text: The memory after it.
-        previous_text: The memory before it; empty for ADD.
-        keywords: Of `text`.
-        origin: Where it comes from.
-        plan: How it comes up.
-        signal: How it shows, if it is an UPDATE.
-        misspoken: As in `SessionFact`, like the following.
-        outdated: See there.
-        statement: See there.
-        lasting: Whether later sessions may repeat the memory; not if it says that something has ended or when it will.
+    `plan` and `signal` say how it comes up and shows; `misspoken`, `outdated`, `statement` are those of `SessionFact`. Later
+    sessions may repeat a `lasting` memory: one that does not say that something has ended, or when it will.
     """
 
     event: Event
@@ -81,13 +70,7 @@ class Due(NamedTuple):
 
 
 def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterator[tuple[int, Due]]:
-    """The changes that a revision makes, each with its session.
-
-    Args:
-        chain: The plan.
-        revision: What was written, a step for each planned one.
-        statement: A number of its own, for memories that change together.
-    """
+    """The changes that a revision makes, each with its session."""
     previous = [candidate.fact.text for candidate in chain.memories]
     for step, written in zip(chain.steps, revision.steps, strict=True):
         for place, fact in enumerate(written.facts):
@@ -122,7 +105,6 @@ class Relatedness:
     """How much memories have to do with an event: the content stems that they share, the rare ones counting more."""
 
     def __init__(self, name: str) -> None:
-        """Take the person's name; all memories share it, so it does not count."""
         self._name = name
 
     def stems(self, text: str) -> frozenset[str]:
@@ -148,16 +130,7 @@ class Relatedness:
 def dues(
     events: Sequence[LifeEvent], groups: Sequence[EventGroup], evolutions: Sequence[Evolution]
 ) -> dict[int, tuple[Due, ...]]:
-    """What each event changes for certain: itself, its deltas, then the memory threads that it belongs to.
-
-    Args:
-        events: The whole life.
-        groups: The linked events.
-        evolutions: Their memory threads, in the order of the groups.
-
-    Returns:
-        By the event's index, in order of events.
-    """
+    """What each event changes for certain: itself, its deltas, then the memory threads that it belongs to."""
     found: dict[int, list[Due]] = {event.index: [] for event in events}
     for event in events:
         if event.memory is not None:
@@ -197,49 +170,55 @@ def further_facts(
     plans: Sequence[Sequence[FactPlan]],
     similarity: Similarity | None = None,
 ) -> tuple[list[tuple[Due, ...]], int]:
-    """The facts of the fillings, without those that repeat something.
+    """The facts of the fillings, without those that repeat something: the ADDs of each event, and how many were left out.
 
     A fact is left out if it repeats a fact of the life, earlier, later or outdated, or another filling fact: the same text
-    once normalised, the same content stems, or a similarity of `SAME_FACT`. Siblings are alike on purpose; of a family only
-    the same text is left out.
-
-    Args:
-        profile: Stage 1.
-        certain: What events change for certain (`dues`).
-        fillings: One an event; None where there is none.
-        plans: Of the facts of each filling, or nothing where they were not planned.
-        similarity: None compares words only.
-
-    Returns:
-        The ADDs of each event, and how many facts were left out.
+    once normalised, the same content stems, or a similarity of `SAME_FACT` (not compared without a `similarity`). Siblings
+    are alike on purpose; of a family only the same text is left out.
     """
-    told = [fact.text for fact in profile.initial]
-    told += [change.text for changes in certain.values() for change in changes]
+    stems = Relatedness(profile.name).stems
+    known = [fact.text for fact in profile.initial]
+    known += [change.text for changes in certain.values() for change in changes]
     pairs = [
         [(fact, plan[place] if plan else FactPlan()) for place, fact in enumerate(filling.facts if filling else ())]
         for filling, plan in zip(fillings, plans, strict=True)
     ]
-    offered = [fact.text for facts in pairs for fact, plan in facts if not plan.family]
-    alike = _alike(similarity, offered, told) if similarity is not None and offered else {}
-    known = _Known(Relatedness(profile.name), told if any(pairs) else (), alike)
-    found = []
-    for facts in pairs:
-        new = [(fact, plan) for fact, plan in facts if known.new(fact.text, alone=not plan.family)]
-        found.append(
-            tuple(
-                Due(
-                    Event.ADD,
-                    fact.text,
-                    "",
-                    fact.keywords,
-                    Origin.FILLING,
-                    plan,
-                    misspoken=fact.misspoken,
-                    lasting=not plan.temporary,
-                )
-                for fact, plan in new
+    offered = list(dict.fromkeys(fact.text for facts in pairs for fact, plan in facts if not plan.family))
+    alike: dict[str, set[str]] = {}
+    if similarity is not None and offered:
+        # All are compared at once, because embedding is slow.
+        others = [*offered, *known]
+        for text, row in zip(offered, similarity.between(offered, others), strict=True):
+            alike[text] = {other for other, score in zip(others, row, strict=True) if score >= SAME_FACT}
+    texts, shapes = set(known), {normalised(text) for text in known} | {stems(text) for text in known}
+
+    def new(text: str, plan: FactPlan) -> bool:
+        """Whether a text repeats nothing that is known; if so, it is known from now on."""
+        if normalised(text) in shapes:
+            return False
+        if not plan.family and (stems(text) in shapes or not texts.isdisjoint(alike.get(text, ()))):
+            return False
+        texts.add(text)
+        shapes.update((normalised(text), stems(text)))
+        return True
+
+    found = [
+        tuple(
+            Due(
+                Event.ADD,
+                fact.text,
+                "",
+                fact.keywords,
+                Origin.FILLING,
+                plan,
+                misspoken=fact.misspoken,
+                lasting=not plan.temporary,
             )
+            for fact, plan in facts
+            if new(fact.text, plan)
         )
+        for facts in pairs
+    ]
     return found, sum(map(len, pairs)) - sum(map(len, found))
 
 
@@ -257,20 +236,10 @@ def assemble(
 ) -> tuple[SynthSession, ...]:
     """Put the facts of every session together (paper, section 3.2, memory generation).
 
-    Args:
-        profile: Stage 1.
-        slots: The plan, one an event.
-        events: Stage 2, free of violations.
-        fillings: One an event; None where it was rejected. Such a session has neither filling nor repeated memories.
-        certain: What each event changes whatever becomes of its filling: `dues`, and the revisions. No text is added twice.
-        further: What the fillings add (`further_facts`).
-        shape: All sizes.
-        seed: What the times, the repeated memories and the order of facts are drawn from, with the person's id.
-        plans: Of the initial facts, if they were planned.
-
-    Returns:
-        One session an event, each without a dialogue. In the shape ``demanding``, facts are numbered in the order of the
-        story, but stand in another one.
+    `certain` is what each event changes whatever becomes of its filling (`dues`, and the revisions), `further` what the
+    fillings add. A session whose filling was rejected (None) has neither filling nor repeated memories. There is one session
+    an event, without a dialogue. In the shape ``demanding``, facts are numbered in the order of the story, but stand in
+    another one.
     """
     related = Relatedness(profile.name)
     held = held_at_first(profile, plans)
@@ -280,7 +249,7 @@ def assemble(
     previous = profile.start
     for slot, event, filling, new in zip(slots, events, fillings, further, strict=True):
         rng = random.Random(f"{seed}/{profile.persona.person_id}/session/{event.index}")
-        previous = time = max(_time(rng, event, slot), previous + timedelta(minutes=1))
+        previous = time = max(_talk_time(rng, session_day(event, slot)), previous + timedelta(minutes=1))
         facts = list(certain[event.index])
         if filling is not None:
             updated = {change.previous_text for change in facts}
@@ -318,16 +287,16 @@ def _session_fact(
     bank: Mapping[str, frozenset[str]] | None,
 ) -> SessionFact:
     """A fact with its difficulty, if that is planned; `bank` are the stems of what is held."""
-    plain = SessionFact(
-        id=fact_id,
-        event=due.event,
-        text=due.text,
-        previous_text=due.previous_text,
-        keywords=due.keywords,
-        origin=due.origin,
-    )
+    plain: dict[str, Any] = {
+        "id": fact_id,
+        "event": due.event,
+        "text": due.text,
+        "previous_text": due.previous_text,
+        "keywords": due.keywords,
+        "origin": due.origin,
+    }
     if bank is None:
-        return plain
+        return SessionFact(**plain)
     about = due.previous_text or due.text
     difficulty = OperationDifficulty(
         signal=due.signal,
@@ -337,14 +306,13 @@ def _session_fact(
         chain=(held[about].chain if due.previous_text else 0) + (due.event is Event.UPDATE),
     )
     changed = due.previous_text if due.event is Event.UPDATE else ""
-    return plain.model_copy(
-        update={
-            "origins": keyword_origins(due.keywords, changed, relative=due.plan.dated),
-            "misspoken": due.misspoken,
-            "outdated": due.outdated,
-            "statement": due.statement,
-            "difficulty": difficulty,
-        }
+    return SessionFact(
+        **plain,
+        origins=keyword_origins(due.keywords, changed, relative=due.plan.dated),
+        misspoken=due.misspoken,
+        outdated=due.outdated,
+        statement=due.statement,
+        difficulty=difficulty,
     )
 
 
@@ -379,11 +347,7 @@ def _repeats(
 
 
 def replay(person: Person) -> Iterator[tuple[SynthSession, MemoryState, tuple[Operation, ...], MemoryState]]:
-    """Go through the memory states of a person, sessions that were rejected included.
-
-    Yields:
-        Each session with the state before it, its operations and the state after it.
-    """
+    """Go through the memory states of a person, sessions that were rejected included."""
     if person.profile is None:
         return
     state = MemoryState(
@@ -408,72 +372,20 @@ def replay(person: Person) -> Iterator[tuple[SynthSession, MemoryState, tuple[Op
 
 def labelled_sessions(person: Person) -> Iterator[LabelledSession]:
     """The sessions to train on: those with a dialogue, in order."""
-    if person.profile is None:
-        return
-    persona, name = person.persona, person.profile.name
+    persona = person.persona
     for session, before, operations, after in replay(person):
-        if session.dialogue is None:
+        if session.dialogue is None or person.profile is None:
             continue
-        turns = tuple(
-            turn
-            for exchange in session.dialogue.turns
-            for turn in (Turn("user", exchange.user), Turn("assistant", exchange.assistant))
-        )
-        said = Session(persona.person_id, name, session.time, turns)
-        difficulty = _difficulty(session, session.dialogue, len(before))
+        exchanges = [(("user", exchange.user), ("assistant", exchange.assistant)) for exchange in session.dialogue.turns]
+        turns = tuple(Turn(role, text) for exchange in exchanges for role, text in exchange)
+        # A session without facts is planned to have none; otherwise its difficulty is that of its facts, if it was planned.
+        planned = tuple(fact.difficulty for fact in session.facts if fact.difficulty is not None)
+        difficulty = None
+        if len(planned) == len(session.facts):
+            chat = len(session.dialogue.turns) - len({entry.turn for entry in session.dialogue.plan})
+            difficulty = Difficulty(planned, chat / max(len(planned), 1), len(before))
+        said = Session(persona.person_id, person.profile.name, session.time, turns)
         yield LabelledSession(said, session.index, persona.split, before, operations, after, difficulty)
-
-
-def _difficulty(session: SynthSession, dialogue: Dialogue, bank: int) -> Difficulty | None:
-    """What makes a session hard; None where it was not planned. A session without facts is planned to have none."""
-    planned = tuple(fact.difficulty for fact in session.facts if fact.difficulty is not None)
-    if len(planned) < len(session.facts):
-        return None
-    told = {entry.turn for entry in dialogue.plan}
-    return Difficulty(planned, (len(dialogue.turns) - len(told)) / max(len(planned), 1), bank)
-
-
-class _Known:
-    """What is remembered of a life, to tell what filling repeats."""
-
-    def __init__(self, related: Relatedness, texts: Sequence[str], alike: Mapping[str, frozenset[str]]) -> None:
-        self._related = related
-        self._alike = alike
-        self._texts: set[str] = set()
-        self._normalised: set[str] = set()
-        self._stems: set[frozenset[str]] = set()
-        for text in texts:
-            self._add(text)
-
-    def new(self, text: str, *, alone: bool) -> bool:
-        """Whether a text repeats nothing that is known; if so, it is known from now on.
-
-        Args:
-            text: The text.
-            alone: Whether it has no siblings, to which it would be alike.
-        """
-        if normalised(text) in self._normalised or (alone and self._resembles(text)):
-            return False
-        self._add(text)
-        return True
-
-    def _resembles(self, text: str) -> bool:
-        return self._related.stems(text) in self._stems or not self._texts.isdisjoint(self._alike.get(text, ()))
-
-    def _add(self, text: str) -> None:
-        self._texts.add(text)
-        self._normalised.add(normalised(text))
-        self._stems.add(self._related.stems(text))
-
-
-def _alike(similarity: Similarity, texts: Sequence[str], known: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Which other texts each text is about the same as. All are compared at once, because embedding is slow."""
-    texts = list(dict.fromkeys(texts))
-    others = [*texts, *known]
-    return {
-        text: frozenset(other for other, score in zip(others, row, strict=True) if score >= SAME_FACT)
-        for text, row in zip(texts, similarity.between(texts, others), strict=True)
-    }
 
 
 def session_day(event: LifeEvent, slot: EventSlot) -> date:
@@ -481,9 +393,9 @@ def session_day(event: LifeEvent, slot: EventSlot) -> date:
     return event.date + timedelta(days=slot.days_after)
 
 
-def _time(rng: random.Random, event: LifeEvent, slot: EventSlot) -> datetime:
-    """A time of the session's day at which people talk."""
-    return datetime.combine(session_day(event, slot), time_of_day(rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60)))
+def _talk_time(rng: random.Random, day: date) -> datetime:
+    """A time of the day at which people talk."""
+    return datetime.combine(day, time_of_day(rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60)))
 
 
 def _mixed(rng: random.Random, others: Sequence[Due], filling: Sequence[Due]) -> list[Due]:

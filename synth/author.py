@@ -44,13 +44,7 @@ class Account:
         self._violations.update({violation.rule for violation in verdict.violations})
 
     def reject(self, unit: Unit, violations: Sequence[Violation], place: int | None = None) -> None:
-        """Name something that is given up, with the rules that it breaks.
-
-        Args:
-            unit: Its kind.
-            violations: What is wrong with it.
-            place: Which one of the person's; None where there is only one.
-        """
+        """Name something that is given up, with the rules that it breaks."""
         rules = tuple(dict.fromkeys(violation.rule for violation in violations))
         reasons = tuple(violation.message for violation in violations)
         where = "" if place is None else str(place)
@@ -86,7 +80,6 @@ class Author:
         observer: Observer | None = None,
         cards: Cards | None = None,
     ) -> None:
-        """Start an empty account; see `write_person`."""
         self.number = number
         self.persona = persona
         self.shape = shape
@@ -122,8 +115,7 @@ class Author:
     async def ask_all(self, tasks: Iterable[tuple[int, Task[AnswerT]]]) -> dict[int, AnswerT | None]:
         """Have several units written at the same time; the answers come by place, in the order of the tasks.
 
-        Raises:
-            DeltaMemError: If no answer can be got for one of them; the others are cancelled.
+        Raises `DeltaMemError` if no answer can be got for one of them; the others are cancelled.
         """
         try:
             async with asyncio.TaskGroup() as group:

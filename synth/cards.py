@@ -52,10 +52,8 @@ class Cards(StrictModel):
     def voice(self, of_person: random.Random, of_session: random.Random, guests: Iterable[str]) -> Voice:
         """How the user writes in a session.
 
-        Args:
-            of_person: Draws what stays the same over a life; begins anew for each session.
-            of_session: Draws the rest.
-            guests: Full names of those who might type.
+        `of_person` draws what stays the same over a life and begins anew for each session, `of_session` the rest; `guests`
+        might type.
         """
         style = of_person.choice(self.registers)
         language = _sometimes(self.languages, of_person)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
-from deltamem.episode import EpisodeConfig
 from deltamem.sessions import Provenance, Signal
 from synth.records import Change, Domain, Track
 
@@ -42,10 +41,7 @@ class FactLimits(StrictModel):
 
 
 class ProfileLimits(StrictModel):
-    """Of the profile: people known at the start, categories of preferences, likes and dislikes together of a category.
-
-    `name_syllables` is the length of invented names.
-    """
+    """Of the profile: people known at the start, categories of preferences, likes and dislikes of each, length of names."""
 
     relationships: Range
     categories: Range
@@ -54,10 +50,7 @@ class ProfileLimits(StrictModel):
 
 
 class InitialCounts(StrictModel):
-    """Facts of the initial memory state: in all, by track, and of no track (`other`).
-
-    `newcomers` is the share of people with none at all, whose first session meets an empty memory bank.
-    """
+    """Facts of the initial memory state, in all, by track, and of none; the share of people who begin without any."""
 
     total: Range
     career: Range
@@ -76,13 +69,9 @@ class InitialCounts(StrictModel):
 class EventLimits(StrictModel):
     """Of an event.
 
-    Attributes:
-        narrative_words: Words of the narrative.
-        grounding: Items that tie the event to the profile, at least.
-        updates_per_fact: How often events may change one fact over the whole life; None sets no limit.
-        kept_stems: Share of the previous text's content words that an EXPAND or ADJUST keeps, at least.
-        subjects: Whether a relationship or preference fact names its subject and keeps it.
-        memory: Whether the event itself is remembered.
+    `grounding` is how often it is tied to the profile at least, `updates_per_fact` how often events may change one fact
+    (None: no limit), `kept_stems` the share of the old text's content words that an EXPAND or ADJUST keeps at least,
+    `subjects` whether a relationship or preference fact names its subject, `memory` whether the event itself is remembered.
     """
 
     narrative_words: Range
@@ -94,15 +83,7 @@ class EventLimits(StrictModel):
 
 
 class Quotas(StrictModel):
-    """Changes by quota, as the paper plans them. The numbers are for 25 events and are scaled to other lengths.
-
-    Attributes:
-        changes: Entries a track over the whole life.
-        balance: No operator occurs more often than another by more than this.
-        domains: Events of a domain, at least.
-        life_goal_events: Events that serve the life goal, at least.
-        reused: Earlier memories that a session repeats.
-    """
+    """Changes by quota, as the paper plans them (``configs/shape/paper.yaml``); numbers are for 25 events and are scaled."""
 
     kind: Literal["quotas"]
     changes: dict[Track, Range]
@@ -117,26 +98,7 @@ Weight = Annotated[float, Field(ge=0)]
 
 
 class Demands(StrictModel):
-    """Data that demand memory: changes that must be told apart from news and from repetitions, among similar memories.
-
-    Attributes:
-        updates: Share of UPDATEs among all operations; what threads leave open is made by revisions.
-        repeats: Share of NONEs among all operations.
-        idle: Share of sessions in which nothing is to be done.
-        late: Share of sessions that take place some days after their event.
-        days_after: How many days.
-        changes: New tracked facts over 25 events; scaled.
-        rivals: Siblings of a fact that comes in a family: same kind and wording, one slot changed.
-        families: Share of facts that come in families.
-        dated: Share of facts with a date that is said in relation to the session's.
-        temporary: Share of facts that end on a date they name.
-        provenances: How facts come up, by weight.
-        signals: How changes show, by weight; operators take only those that suit them.
-        operators: Kinds of changes, by weight.
-        chains: Changes of one memory, by weight.
-        together: Share of statements that change several memories at once.
-        asides: Asides of a session; an idle one has one more.
-    """
+    """Changes that must be told apart from news, among similar memories (``configs/shape/demanding.yaml``)."""
 
     kind: Literal["demanding"]
     updates: Share
@@ -175,15 +137,7 @@ class Demands(StrictModel):
 
 
 class DialogueLimits(StrictModel):
-    """Of a dialogue.
-
-    Attributes:
-        turns: Exchanges of a user utterance and an answer (the paper's N_min and N_max).
-        facts_per_turn: Facts that the user first says in one turn, at most.
-        largest_gap: Turns in a row in which the user says no required fact, at most.
-        assistant_words: Words of an answer.
-        verbatim: Whether the user may say a memory sentence word for word.
-    """
+    """Of a dialogue; `verbatim` is whether the user may say a memory sentence word for word."""
 
     turns: Range
     facts_per_turn: int = Field(ge=1)
@@ -193,18 +147,7 @@ class DialogueLimits(StrictModel):
 
 
 class Shape(StrictModel):
-    """All sizes.
-
-    Attributes:
-        years: Length of a life in years, for 25 events; scaled to other numbers.
-        days_between: Days from one event to the next.
-        groups: Groups of linked events, for 25 events; scaled.
-        events_per_group: Events of a group.
-        events_per_call: Events that are asked for in one call.
-        past_events: Earlier events that dialogue units are told of, the latest ones.
-        filling: Further facts of an event.
-        profile, initial, facts, events, plan, dialogue: See the groups.
-    """
+    """All sizes; `years` and `groups` are for 25 events and are scaled. Dialogues may mention the `past_events` latest."""
 
     profile: ProfileLimits
     initial: InitialCounts
@@ -230,18 +173,12 @@ class Shape(StrictModel):
 Source = Literal["generated", "file", "personahub"]
 
 LICENCES: dict[Source, str] = {
-    "generated": (
-        "The persona seeds are generated by this project, whose licence is Apache-2.0; nothing of other collections is in "
-        "them, and they put no terms on data derived from them."
-    ),
-    "file": (
-        "The persona seeds come from a local file; its terms are not known here and may bind derived data. Find them "
-        "out before you pass the data on."
-    ),
-    "personahub": (
-        "The persona seeds come from PersonaHub (proj-persona/PersonaHub), CC BY-NC-SA 4.0: name the source, no commercial "
-        "use, and data derived from them inherit these terms (NC and SA)."
-    ),
+    "generated": "The persona seeds are generated by this project, whose licence is Apache-2.0; nothing of other "
+    "collections is in them, and they put no terms on data derived from them.",
+    "file": "The persona seeds come from a local file; its terms are not known here and may bind derived data. Find them "
+    "out before you pass the data on.",
+    "personahub": "The persona seeds come from PersonaHub (proj-persona/PersonaHub), CC BY-NC-SA 4.0: name the source, no "
+    "commercial use, and data derived from them inherit these terms (NC and SA).",
 }
 """What a data set says of the terms of its persona seeds, by `PersonaSettings.source`."""
 
@@ -249,15 +186,7 @@ PERSONAHUB = "proj-persona/PersonaHub"
 
 
 class PersonaSettings(StrictModel):
-    """Where persona seeds come from.
-
-    Attributes:
-        source: ``generated`` (ours, permissive), ``file``, or ``personahub`` (CC BY-NC-SA 4.0, from the hub).
-        path: The file: JSON lines if it ends in ``.jsonl``, else a persona a line. For ``personahub``, its
-            file ``persona.jsonl`` if it has been downloaded; null is the hub.
-        revision: Commit of the hub's data set; null is the newest.
-        column: Key of the persona in a record; null takes ``persona``, ``input persona`` or the first text.
-    """
+    """Where persona seeds come from (``configs/synth.yaml``)."""
 
     source: Source = "generated"
     path: str | None = Field(default=None, min_length=1)
@@ -278,28 +207,7 @@ Structured = Literal["json_schema", "json_object", "none"]
 
 
 class LLMSettings(StrictModel):
-    """Everything that `synth.llm` is told.
-
-    Attributes:
-        base_urls: Endpoints that serve the same model, each up to and including ``/v1``; a pool needs at least one.
-        model: Name under which they serve it.
-        api_key_env: Environment variable that holds the key; it may be unset.
-        slots: Requests in flight at once, for each endpoint.
-        timeout: Seconds to wait for an answer; each try anew.
-        max_retries: How often the client repeats a request at one endpoint.
-        temperature: Of the sampling; the paper's is 1.0.
-        top_p: Likewise.
-        reasoning_effort: How long the model thinks; None does not tell it. The paper's is ``high``.
-        max_tokens: Token limit of an answer, thinking included; None leaves it to the server.
-        structured: The ``response_format``; ``auto`` begins with ``json_schema`` and steps down where a server refuses it.
-        repairs: How often an answer that breaks rules is sent back.
-        patience: Seconds for which a request goes on being tried, and for which all endpoints may fail at once.
-        narrative_words: Least words of a narrative from which further facts are drawn; the shape may ask for more.
-        cards: Whether topics of events and voices of users are drawn from ``cards.yaml``; None: if the shape is `demanding`.
-        extraction: Whether each dialogue is read again for what the user states, so that nothing is said and not labelled.
-        contradictions: Whether each dialogue is read again for contradictions.
-        extra_body: Further fields of each request, for example ``{top_k: 20}``.
-    """
+    """The language model, how it is asked, and how its answers are mended (``configs/synth.yaml``)."""
 
     base_urls: tuple[str, ...]
     model: Annotated[str, Field(min_length=1)]
@@ -353,26 +261,9 @@ class EpisodePrompts(StrictModel):
     system_prompt: str
     session_prompt: str
 
-    def config(self) -> EpisodeConfig:
-        """What the export takes."""
-        return EpisodeConfig(system_prompt=self.system_prompt, session_prompt=self.session_prompt)
-
 
 class EstimateSettings(StrictModel):
-    """What ``python -m synth estimate`` assumes; nothing else reads it.
-
-    Attributes:
-        sample_people: People whom the offline writer writes to measure prompts and answers.
-        characters_per_token: Used without a tokenizer.
-        tokenizer: A tokenizer of the hub or a folder to count with; null divides characters.
-        reasoning_tokens: Tokens that the model thinks before an answer, by reasoning effort; ``none`` is no reasoning.
-        answer_scale: How much longer a model's answers are than the offline writer's.
-        repair_rate: Share of answers that are sent back once.
-        decode_tokens_per_second: Completion tokens a second of one GPU under full load.
-        prefill_tokens_per_second: Prompt tokens a second of one GPU.
-        slot_tokens_per_second: Completion tokens a second of one request.
-        gpus: GPUs behind all endpoints together.
-    """
+    """What ``python -m synth estimate`` assumes; nothing else reads it."""
 
     sample_people: int = Field(ge=1, le=20)
     characters_per_token: float = Field(gt=0)

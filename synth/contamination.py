@@ -53,14 +53,7 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A passage that the data set and a reference have in common.
-
-    Attributes:
-        words: Its length.
-        text: Its words, in lower case.
-        here: Where in the data set it begins.
-        there: Where in the references its first words are.
-    """
+    """A passage in common: its length, its words in lower case, where it begins in the data set and in the references."""
 
     words: int
     text: str
@@ -70,18 +63,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class ContaminationReport:
-    """What was compared and what was found.
-
-    Attributes:
-        n: Words of a passage.
-        references: The files that were compared with.
-        passages: Different passages of these.
-        sessions: Sessions of the data set.
-        sessions_hit: Sessions with an overlap, in the dialogue or in a memory.
-        people: People of the data set.
-        people_hit: People with an overlap in what was written of them.
-        examples: The longest overlaps, longest first.
-    """
+    """What was compared with passages of `n` words, how many sessions and people have an overlap, the longest ones."""
 
     n: int
     references: tuple[str, ...]
@@ -101,15 +83,8 @@ class ContaminationReport:
 def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS) -> ContaminationReport:
     """Compare a data set with texts that must not be in it.
 
-    The data set is read line by line; of the references, a number a passage is kept in memory.
-
-    Args:
-        out: Folder with ``sessions.jsonl`` and ``people.jsonl``.
-        references: Files (JSON, JSON lines, CSV, text), or folders of such.
-        n: Words of a passage.
-
-    Raises:
-        DeltaMemError: If a file is missing or cannot be read; the message names it.
+    The data set is read line by line; of the references, a number a passage is kept in memory. Raises `DeltaMemError` if a
+    file is missing or cannot be read; the message names it.
     """
     files = [file for reference in references for file in _files(reference)]
     index = _Index(n)
@@ -146,9 +121,6 @@ def render(report: ContaminationReport) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({part / max(whole, 1):.2%})"
-
-
-# --- references ------------------------------------------------------------------------------------------------------------
 
 
 class _Index:
@@ -211,7 +183,6 @@ def _files(reference: Path) -> list[Path]:
 
 
 def _file_texts(file: Path) -> Iterator[tuple[str, str]]:
-    """Every string of a file and where it is."""
     try:
         if file.suffix == ".json":
             yield from _texts(json.loads(file.read_bytes()), "")
@@ -247,9 +218,6 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _texts(item, f"{path}[{index}]")
-
-
-# --- data set --------------------------------------------------------------------------------------------------------------
 
 
 def _search(index: _Index, file: Path) -> tuple[int, int, list[Overlap]]:

@@ -57,12 +57,7 @@ def is_newcomer(number: int, share: float, seed: int) -> bool:
 def plan_facts(rng: random.Random, plan: Demands, count: int, *, initial: bool = False) -> tuple[FactPlan, ...]:
     """Plan the facts of one answer: families first, then those that stand alone.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        plan: The shares.
-        count: How many facts.
-        initial: Whether they are known before the first session; no session brings them up, so only what the text says
-            of them is planned.
+    Of `initial` facts, known before the first session, only what the text says of them is planned.
     """
     size = plan.rivals + 1
     families = [
@@ -106,14 +101,7 @@ def _weighted(rng: random.Random, weights: Mapping[Choice, float]) -> Choice:
 
 
 class Candidate(NamedTuple):
-    """A memory that may change.
-
-    Attributes:
-        fact: As it is remembered at first.
-        session: Which session brings it; -1 for the initial memories.
-        family: Shared with its siblings; empty if it has none.
-        temporary: Whether it ends on a date that it names.
-    """
+    """A memory that may change: the session that brings it (-1: an initial one), a key that its siblings share."""
 
     fact: Fact
     session: int
@@ -139,14 +127,7 @@ class Chain(NamedTuple):
 
 
 def wanted_updates(rng: random.Random, plan: Demands, additions: int, updates: int) -> int:
-    """How many UPDATEs are missing for their share.
-
-    Args:
-        rng: Rounds.
-        plan: The shares.
-        additions: ADDs of the whole life.
-        updates: UPDATEs that there are already.
-    """
+    """How many UPDATEs are missing for their share."""
     operations = additions / (1 - plan.updates - plan.repeats)
     return max(rounded(rng, plan.updates * operations - updates), 0)
 
@@ -167,15 +148,6 @@ class RevisionPlanner:
         days: Mapping[int, date],
         load: Mapping[int, int],
     ) -> None:
-        """Take what is known of a life.
-
-        Args:
-            rng: What is drawn depends on this alone.
-            plan: The shares.
-            candidates: Memories that nothing else changes.
-            days: Of each session that may bring changes, its date.
-            load: UPDATEs of each session so far.
-        """
         self._rng = rng
         self._plan = plan
         self._free = list(candidates)
@@ -298,13 +270,7 @@ def plan_asides(
 ) -> tuple[Aside, ...]:
     """Plan what else comes up in a session.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        plan: How many.
-        name: Of the person, whose words tell nothing of a memory.
-        facts: What the session has to say; asides use none of its keywords.
-        held: Memories before the session with their keywords.
-        idle: Whether asides are all that the session has.
+    Asides use no keyword of `facts`, the session's own; `held` are the memories before it with their keywords.
     """
     taken = {word for fact in facts for keyword in fact.keywords for word in folded(keyword).split()}
     touched = {fact.previous_text for fact in facts}

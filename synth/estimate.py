@@ -22,18 +22,7 @@ from synth.config import Demands, EstimateSettings, LLMSettings, Shape, SynthSet
 from synth.planning import scaled
 from synth.progress import duration
 from synth.records import Dialogue
-from synth.tasks import (
-    AnswerT,
-    Contradictions,
-    DialogueTask,
-    Extraction,
-    StatedFact,
-    Task,
-    Unit,
-    UnitId,
-    UnitResult,
-    Writer,
-)
+from synth.tasks import AnswerT, Contradictions, DialogueTask, Extraction, StatedFact, Task, Unit, UnitId, UnitResult, Writer
 
 PAPER_GPU_HOURS = 500
 """What the paper reports for its data set (appendix C.1)."""
@@ -48,13 +37,7 @@ CountTokens = Callable[[str], float]
 
 
 def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) -> dict[Unit, float]:
-    """How many units one person takes on average, repairs not counted.
-
-    Args:
-        shape: All sizes.
-        sessions: Of a person.
-        llm: Says which reviews of dialogues a language model does; None does none.
-    """
+    """How many units one person takes on average, repairs not counted. `llm` says which reviews of dialogues there are."""
     busy = sessions * (1 - shape.plan.idle) if isinstance(shape.plan, Demands) else float(sessions)
     groups = scaled(shape.groups, sessions)
     most = min(groups.max, sessions // max(shape.events_per_group.min, 2))
@@ -93,13 +76,7 @@ class Size(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was measured.
-
-    Attributes:
-        units: Mean sizes.
-        person_bytes: Of one finished person in all files: the record twice, the sessions, the parquet rows.
-        answer_bytes: Mean of one answer.
-    """
+    """What was measured: mean sizes, bytes of a finished person in all files, and of an answer."""
 
     units: dict[Unit, Size]
     person_bytes: float
@@ -115,15 +92,7 @@ class UnitEstimate(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Of a whole data set.
-
-    Attributes:
-        units: By kind.
-        gpu_hours: At the assumed speeds.
-        wall_seconds: With the given slots and GPUs.
-        bound: What the time is bound by: ``GPUs``, ``slots`` or ``the longest person``.
-        disk_bytes: Of the output folder.
-    """
+    """Of a whole data set; `bound` is what the time is bound by: ``GPUs``, ``slots`` or ``the longest person``."""
 
     units: dict[Unit, UnitEstimate]
     gpu_hours: float
@@ -180,8 +149,7 @@ class _Measured:
 def measure(settings: SynthSettings) -> Sample:
     """Write sample people offline and measure the prompts and answers of their units.
 
-    Raises:
-        DeltaMemError: If the tokenizer cannot be loaded.
+    Raises `DeltaMemError` if the tokenizer cannot be loaded.
     """
     from deltamem.sessions import to_json_line
     from synth.assembly import labelled_sessions

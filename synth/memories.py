@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from deltamem.memory import Event
 from deltamem.text import normalised
-from synth.assembly import Due, Relatedness, held_at_first, hold, revision_dues, session_day
+from synth.assembly import (
+    Due,
+    Relatedness,
+    assemble,
+    dues,
+    further_facts,
+    held_at_first,
+    hold,
+    revision_dues,
+    session_day,
+)
 from synth.author import Author
 from synth.config import Demands, Range
-from synth.demands import Candidate, Chain, RevisionPlanner, plan_facts, wanted_updates
+from synth.demands import Candidate, RevisionPlanner, plan_facts, wanted_updates
 from synth.planning import scaled
 from synth.records import (
     EventGroup,
@@ -23,11 +34,13 @@ from synth.records import (
     PastEvent,
     PlannedRevision,
     Profile,
+    SynthSession,
 )
 from synth.tasks import EvolutionTask, Filling, FillingTask, LinksTask, RevisionTask, Unit, Violation
+from synth.validators.base import Similarity
 
-MOST_EXISTING = 60
-"""Facts that a filling task is told of: about as many as the initial facts, deltas and threads of 25 events."""
+MOST_EXISTING, MOST_CLOSE = 60, 12
+"""Texts that a filling task is told of (about the initial facts, deltas and threads of 25 events), and a revision task."""
 
 
 def briefs(events: Sequence[LifeEvent]) -> tuple[PastEvent, ...]:
@@ -35,204 +48,211 @@ def briefs(events: Sequence[LifeEvent]) -> tuple[PastEvent, ...]:
     return tuple(PastEvent.of(event) for event in events if event.title or event.narrative)
 
 
-def existing(event: LifeEvent, changes: Sequence[Due], held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
-    """What is remembered already when the filling of an event is written.
+class Memories:
+    """Writes what is remembered of a life; keeps threads and fillings, and how many facts were dropped."""
 
-    Returns:
-        The texts of its changes, then what held before it; of more than `MOST_EXISTING`, those closest to the event.
-    """
-    new = [change.text for change in changes]
-    room = MOST_EXISTING - len(new)
-    if len(held) > room:
-        ranked = related.ranked(held, [event.title, event.narrative, *new])
-        # Those that share nothing with the event fill up what room is left.
-        closest = set(dict.fromkeys([*ranked, *held][:room]))
-        held = [text for text in held if text in closest]
-    return (*new, *held)
+    def __init__(
+        self,
+        author: Author,
+        profile: Profile,
+        slots: Sequence[EventSlot],
+        events: Sequence[LifeEvent],
+        initial: Sequence[FactPlan],
+    ) -> None:
+        """Take stages 1 and 2, and the plans of the initial facts, if they were planned."""
+        self._author, self._profile, self._slots, self._events, self._initial = author, profile, slots, events, initial
+        self._related = Relatedness(profile.name)
+        self.groups: tuple[EventGroup, ...] = ()
+        self.evolutions: tuple[Evolution, ...] = ()
+        self.fillings: list[Filling | None] = []
+        self.dropped = 0
 
+    async def write(self, similarity: Similarity | None) -> tuple[SynthSession, ...]:
+        """Write all parts, and put them together to sessions without dialogues."""
+        author, profile = self._author, self._profile
+        threads = await self._threads()
+        self.groups, self.evolutions = tuple(group for group, _ in threads), tuple(evolution for _, evolution in threads)
+        certain = dues(self._events, self.groups, self.evolutions)
+        plans = self._filling_plans()
+        self.fillings = await self._fillings(certain, plans)
+        parts = profile, certain, self.fillings, plans
+        if similarity is None:
+            further, self.dropped = further_facts(*parts)
+        else:
+            # Embedding takes long enough to hold up the answers to other people's units.
+            further, self.dropped = await asyncio.to_thread(further_facts, *parts, similarity)
+        revised = await self._revised(certain, further)
+        lived = profile, self._slots, self._events, self.fillings, revised, further
+        return assemble(*lived, author.shape, seed=author.seed, plans=self._initial)
 
-async def write_threads(author: Author, profile: Profile, events: Sequence[LifeEvent]) -> list[tuple[EventGroup, Evolution]]:
-    """First part: link events, and let one memory evolve over each group."""
-    sizes = author.shape.events_per_group
-    wanted = scaled(author.shape.groups, len(events))
-    most = min(wanted.max, len(events) // max(sizes.min, 2))
-    if not most:
-        return []
-    links = await author.ask(
-        LinksTask(
-            name=profile.name,
-            events=briefs(events),
-            groups=Range(min=min(wanted.min, most), max=most),
-            events_per_group=Range(min=sizes.min, max=min(sizes.max, len(events))),
+    async def _threads(self) -> list[tuple[EventGroup, Evolution]]:
+        """First part: link events, and let one memory evolve over each group."""
+        author, profile = self._author, self._profile
+        events = [event for event, slot in zip(self._events, self._slots, strict=True) if not slot.idle]
+        sizes, wanted = author.shape.events_per_group, scaled(author.shape.groups, len(events))
+        most = min(wanted.max, len(events) // max(sizes.min, 2))
+        if not most:
+            return []
+        links = await author.ask(
+            LinksTask(
+                name=profile.name,
+                events=briefs(events),
+                groups=Range(min=min(wanted.min, most), max=most),
+                events_per_group=Range(min=sizes.min, max=min(sizes.max, len(events))),
+            )
         )
-    )
-    if links is None:
-        return []
-    by_index = {event.index: event for event in events}
-    evolutions = await author.ask_all(
-        (
-            place,
+        if links is None:
+            return []
+        by_index = {event.index: event for event in events}
+        linked = [[by_index[index] for index in group.events] for group in links.groups]
+        tasks = [
             EvolutionTask(
                 fixed=profile.fixed,
                 thread=group.thread,
-                events=briefs([by_index[index] for index in group.events]),
-                known=tuple(delta.text for index in group.events for delta in by_index[index].changes),
+                events=briefs(members),
+                known=tuple(delta.text for event in members for delta in event.changes),
                 limits=author.shape.facts,
-            ),
-        )
-        for place, group in enumerate(links.groups)
-    )
-    # Threads are told of their own events only and not of one another, so they may say what is remembered elsewhere.
-    taken = {normalised(fact.text) for fact in profile.initial}
-    taken.update(normalised(delta.text) for event in events for delta in event.changes)
-    taken.update(normalised(event.memory.text) for event in events if event.memory is not None)
-    threads = []
-    for place, evolution in evolutions.items():
-        if evolution is None:
-            continue
-        texts = [normalised(memory.text) for memory in evolution.memories]
-        if taken.isdisjoint(texts) and len(set(texts)) == len(texts):
-            taken.update(texts)
-            threads.append((links.groups[place], evolution))
-        else:
-            message = f"the memories of the thread {links.groups[place].thread!r} repeat what is remembered elsewhere"
-            author.account.reject(Unit.EVOLUTION, [Violation("evolution.new_in_life", message)], place)
-    return threads
+            )
+            for group, members in zip(links.groups, linked, strict=True)
+        ]
+        # Threads are told of their own events only and not of one another, so they may say what is remembered elsewhere.
+        taken = {normalised(fact.text) for fact in profile.initial}
+        taken.update(normalised(delta.text) for event in events for delta in event.changes)
+        taken.update(normalised(event.memory.text) for event in events if event.memory is not None)
+        threads = []
+        for place, evolution in (await author.ask_all(enumerate(tasks))).items():
+            group = links.groups[place]
+            if evolution is None:
+                continue
+            if _all_new([memory.text for memory in evolution.memories], taken):
+                threads.append((group, evolution))
+            else:
+                message = f"the memories of the thread {group.thread!r} repeat what is remembered elsewhere"
+                author.account.reject(Unit.EVOLUTION, [Violation("evolution.new_in_life", message)], place)
+        return threads
 
+    def _filling_plans(self) -> list[tuple[FactPlan, ...]]:
+        """The plans of the further facts of every event; nothing where facts are not planned."""
+        plan, count = self._author.shape.plan, self._author.shape.filling
+        if not isinstance(plan, Demands):
+            return [()] * len(self._slots)
+        rngs = [self._author.rng(f"filling/{slot.index}") for slot in self._slots]
+        return [
+            () if slot.idle else plan_facts(rng, plan, rng.randint(count.min, count.max))
+            for slot, rng in zip(self._slots, rngs, strict=True)
+        ]
 
-def filling_plans(author: Author, slots: Sequence[EventSlot]) -> list[tuple[FactPlan, ...]]:
-    """The plans of the further facts of every event; nothing where facts are not planned."""
-    plan, count = author.shape.plan, author.shape.filling
-    if not isinstance(plan, Demands):
-        return [()] * len(slots)
-    found = []
-    for slot in slots:
-        rng = author.rng(f"filling/{slot.index}")
-        found.append(() if slot.idle else plan_facts(rng, plan, rng.randint(count.min, count.max)))
-    return found
+    async def _fillings(
+        self, certain: Mapping[int, Sequence[Due]], plans: Sequence[tuple[FactPlan, ...]]
+    ) -> list[Filling | None]:
+        """Second part: the further facts of every event; None for an idle one."""
+        shape = self._author.shape
+        held = held_at_first(self._profile)
+        tasks = []
+        for slot, event, plan in zip(self._slots, self._events, plans, strict=True):
+            if not slot.idle:
+                planned = Range(min=len(plan), max=len(plan)) if isinstance(shape.plan, Demands) else shape.filling
+                task = FillingTask(
+                    fixed=self._profile.fixed,
+                    past=briefs(self._events[: slot.index]),
+                    event=event,
+                    existing=self._existing(event, certain[slot.index], tuple(held)),
+                    count=planned,
+                    limits=shape.facts,
+                    today=session_day(event, slot),
+                    plans=plan,
+                )
+                tasks.append((slot.index, task))
+            hold(held, certain[slot.index])
+        answers = await self._author.ask_all(tasks)
+        return [answers.get(slot.index) for slot in self._slots]
 
+    def _existing(self, event: LifeEvent, changes: Sequence[Due], held: Sequence[str]) -> tuple[str, ...]:
+        """What is remembered when the filling of an event is written: its changes, then what held before it.
 
-async def write_fillings(
-    author: Author,
-    profile: Profile,
-    slots: Sequence[EventSlot],
-    events: Sequence[LifeEvent],
-    certain: Mapping[int, Sequence[Due]],
-    plans: Sequence[tuple[FactPlan, ...]],
-) -> list[Filling | None]:
-    """Second part: the further facts of every event; None for an idle one."""
-    planned = isinstance(author.shape.plan, Demands)
-    related = Relatedness(profile.name)
-    held = held_at_first(profile)
-    tasks = []
-    for slot, event, plan in zip(slots, events, plans, strict=True):
-        task = FillingTask(
-            fixed=profile.fixed,
-            past=briefs(events[: slot.index]),
-            event=event,
-            existing=existing(event, certain[slot.index], tuple(held), related),
-            count=Range(min=len(plan), max=len(plan)) if planned else author.shape.filling,
-            limits=author.shape.facts,
-            today=session_day(event, slot),
-            plans=plan,
-        )
-        if not slot.idle:
-            tasks.append((slot.index, task))
-        hold(held, certain[slot.index])
-    answers = await author.ask_all(tasks)
-    return [answers.get(slot.index) for slot in slots]
+        Of more than `MOST_EXISTING` texts those closest to the event; others fill up what room is left.
+        """
+        new = [change.text for change in changes]
+        room = MOST_EXISTING - len(new)
+        if len(held) > room:
+            ranked = self._related.ranked(held, [event.title, event.narrative, *new])
+            closest = set(dict.fromkeys([*ranked, *held][:room]))
+            held = [text for text in held if text in closest]
+        return (*new, *held)
 
-
-async def write_revisions(
-    author: Author,
-    profile: Profile,
-    slots: Sequence[EventSlot],
-    events: Sequence[LifeEvent],
-    certain: Mapping[int, tuple[Due, ...]],
-    further: Sequence[tuple[Due, ...]],
-    initial: Sequence[FactPlan],
-) -> Mapping[int, tuple[Due, ...]]:
-    """Third part: let known memories change until UPDATEs have their share; returns `certain` with them."""
-    plan = author.shape.plan
-    if not isinstance(plan, Demands):
-        return certain
-    rng = author.rng("revisions")
-    load = Counter({index: sum(change.event is Event.UPDATE for change in changes) for index, changes in certain.items()})
-    additions = sum(map(len, certain.values())) - load.total() + sum(map(len, further))
-    days = {slot.index: session_day(event, slot) for slot, event in zip(slots, events, strict=True) if not slot.idle}
-    candidates = _candidates(profile, initial, certain, further)
-    planner = RevisionPlanner(rng, plan, candidates, days, load)
-    chains = planner.chains(wanted_updates(rng, plan, additions, load.total()))
-    related = Relatedness(profile.name)
-    texts = [fact.text for fact in profile.initial]
-    texts += [change.text for index in days for change in (*certain[index], *further[index])]
-    revisions = await author.ask_all(
-        (
-            place,
-            RevisionTask(
-                fixed=profile.fixed,
+    async def _revised(
+        self, certain: Mapping[int, tuple[Due, ...]], further: Sequence[tuple[Due, ...]]
+    ) -> Mapping[int, tuple[Due, ...]]:
+        """Third part: let known memories change until UPDATEs have their share; returns `certain` with them."""
+        author, events, plan = self._author, self._events, self._author.shape.plan
+        if not isinstance(plan, Demands):
+            return certain
+        rng = author.rng("revisions")
+        load = Counter({index: sum(due.event is Event.UPDATE for due in changes) for index, changes in certain.items()})
+        additions = sum(map(len, certain.values())) - load.total() + sum(map(len, further))
+        slots = zip(self._slots, events, strict=True)
+        days = {slot.index: session_day(event, slot) for slot, event in slots if not slot.idle}
+        planner = RevisionPlanner(rng, plan, self._candidates(certain, further), days, load)
+        chains = planner.chains(wanted_updates(rng, plan, additions, load.total()))
+        texts = [fact.text for fact in self._profile.initial]
+        texts += [change.text for index in days for change in (*certain[index], *further[index])]
+        tasks = []
+        for chain in chains:
+            own = [candidate.fact.text for candidate in chain.memories]
+            others = [text for text in dict.fromkeys(texts) if text not in own]
+            steps = tuple(
+                PlannedRevision(
+                    change=step.change,
+                    signal=step.signal,
+                    provenance=step.provenance,
+                    dated=step.dated,
+                    today=days[step.session],
+                    event=PastEvent.of(events[step.session]),
+                )
+                for step in chain.steps
+            )
+            task = RevisionTask(
+                fixed=self._profile.fixed,
                 memories=tuple(candidate.fact for candidate in chain.memories),
-                steps=tuple(
-                    PlannedRevision(
-                        change=step.change,
-                        signal=step.signal,
-                        provenance=step.provenance,
-                        dated=step.dated,
-                        today=days[step.session],
-                        event=PastEvent.of(events[step.session]),
-                    )
-                    for step in chain.steps
-                ),
-                known=close_texts(chain, texts, related),
+                steps=steps,
+                known=tuple(self._related.ranked(others, own)[:MOST_CLOSE]),
                 limits=author.shape.facts,
-            ),
-        )
-        for place, chain in enumerate(chains)
-    )
-    # Revisions are not told of one another, so two of them may come to the same text.
-    taken = {normalised(text) for text in texts}
-    found = {index: list(changes) for index, changes in certain.items()}
-    for place, revision in revisions.items():
-        if revision is None:
-            continue
-        new = [normalised(fact.text) for step in revision.steps for fact in step.facts]
-        if taken.isdisjoint(new) and len(set(new)) == len(new):
-            taken.update(new)
-            for index, due in revision_dues(chains[place], revision, statement=place + 1):
-                found[index].append(due)
-        else:
-            message = f"a change of {chains[place].memories[0].fact.text!r} repeats what is remembered elsewhere"
-            author.account.reject(Unit.REVISION, [Violation("revision.new_in_life", message)], place)
-    return {index: tuple(changes) for index, changes in found.items()}
+            )
+            tasks.append(task)
+        # Revisions are not told of one another, so two of them may come to the same text.
+        taken = {normalised(text) for text in texts}
+        found = {index: list(changes) for index, changes in certain.items()}
+        for place, revision in (await author.ask_all(enumerate(tasks))).items():
+            if revision is None:
+                continue
+            if _all_new([fact.text for step in revision.steps for fact in step.facts], taken):
+                for index, due in revision_dues(chains[place], revision, statement=place + 1):
+                    found[index].append(due)
+            else:
+                message = f"a change of {chains[place].memories[0].fact.text!r} repeats what is remembered elsewhere"
+                author.account.reject(Unit.REVISION, [Violation("revision.new_in_life", message)], place)
+        return {index: tuple(changes) for index, changes in found.items()}
+
+    def _candidates(self, certain: Mapping[int, Sequence[Due]], further: Sequence[Sequence[Due]]) -> list[Candidate]:
+        """The memories that may change: all but those of threads, which change by themselves."""
+
+        def candidate(fact: Fact | Due, plan: FactPlan, session: int) -> Candidate:
+            plain = Fact(text=fact.text, keywords=fact.keywords)
+            return Candidate(plain, session, f"{session}/{plan.family}" if plan.family else "", plan.temporary)
+
+        plans = [*self._initial, *[FactPlan()] * len(self._profile.initial)]
+        found = [candidate(fact, plan, -1) for fact, plan in zip(self._profile.initial, plans, strict=False)]
+        for (index, changes), new in zip(certain.items(), further, strict=True):
+            for due in (*changes, *new):
+                if due.event is Event.ADD and due.origin is not Origin.EVOLUTION:
+                    found.append(candidate(due, due.plan, index))
+        return found
 
 
-def _candidates(
-    profile: Profile,
-    initial: Sequence[FactPlan],
-    certain: Mapping[int, Sequence[Due]],
-    further: Sequence[Sequence[Due]],
-) -> list[Candidate]:
-    """The memories that may change: all but those of threads, which change by themselves."""
-    plans = [*initial, *[FactPlan()] * len(profile.initial)]
-    found = [_candidate(fact, plan, -1) for fact, plan in zip(profile.initial, plans, strict=False)]
-    for (index, changes), new in zip(certain.items(), further, strict=True):
-        for due in (*changes, *new):
-            if due.event is Event.ADD and due.origin is not Origin.EVOLUTION:
-                found.append(_candidate(Fact(text=due.text, keywords=due.keywords), due.plan, index))
-    return found
-
-
-def _candidate(fact: Fact, plan: FactPlan, session: int) -> Candidate:
-    plain = Fact(text=fact.text, keywords=fact.keywords)
-    return Candidate(plain, session, f"{session}/{plan.family}" if plan.family else "", plan.temporary)
-
-
-MOST_CLOSE = 12
-"""Texts that a revision is told to keep clear of."""
-
-
-def close_texts(chain: Chain, texts: Sequence[str], related: Relatedness) -> tuple[str, ...]:
-    """What is remembered besides the memories of a chain, the closest first."""
-    own = [candidate.fact.text for candidate in chain.memories]
-    others = [text for text in dict.fromkeys(texts) if text not in own]
-    return tuple(related.ranked(others, own)[:MOST_CLOSE])
+def _all_new(texts: Sequence[str], taken: set[str]) -> bool:
+    """Whether texts repeat neither what is taken nor one another; if so, they are taken from now on."""
+    new = list(map(normalised, texts))
+    if not taken.isdisjoint(new) or len(set(new)) < len(new):
+        return False
+    taken.update(new)
+    return True

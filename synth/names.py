@@ -73,12 +73,7 @@ _HELDOUT_SURNAMES = 1 / 2
 
 
 def name_split(name: str, heldout_share: float = _HELDOUT_SHARE) -> Split:
-    """The only split in which a name may occur.
-
-    Args:
-        name: An invented name.
-        heldout_share: Share of all spellings that belongs to held-out people.
-    """
+    """The only split in which a name may occur."""
     first_byte = hashlib.sha256(name.encode("utf-8")).digest()[0]
     return "heldout" if first_byte / 256 < heldout_share else "train"
 
@@ -150,11 +145,6 @@ class RealNames:
     """
 
     def __init__(self, seed: int) -> None:
-        """Order the names.
-
-        Args:
-            seed: Decides which number gets which name.
-        """
         self._blocks: dict[Split, tuple[_Block, _Block]] = {}
         for split in ("train", "heldout"):
             rng = random.Random(f"{seed}/names/{split}")
@@ -168,11 +158,7 @@ class RealNames:
         return sum(block.size for block in self._blocks[split])
 
     def person(self, number: int, split: Split) -> tuple[str, str]:
-        """See `NameSource`.
-
-        Raises:
-            DeltaMemError: If there are not so many names.
-        """
+        """See `NameSource`. Raises `DeltaMemError` if there are not so many names."""
         position = number
         for block in self._blocks[split]:
             if position < block.size:

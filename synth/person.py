@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from deltamem.memory import Event
-from synth.assembly import (
-    Relatedness,
-    assemble,
-    dues,
-    further_facts,
-    labelled_sessions,
-)
+from synth.assembly import Relatedness, labelled_sessions
 from synth.author import Author, last_violations
 from synth.cards import Cards
 from synth.config import Demands, Shape
 from synth.demands import is_newcomer, plan_asides, plan_facts
-from synth.memories import briefs, filling_plans, write_fillings, write_revisions, write_threads
+from synth.memories import Memories, briefs
 from synth.names import NameSource
 from synth.planning import draft_categories, draft_dynamic, draft_fixed, plan_events
 from synth.records import (
@@ -60,131 +53,12 @@ from synth.validators import judge_answer, judge_life
 from synth.validators.base import Similarity
 from synth.validators.session import judge_session
 
-MOST_BACKGROUND = 20
-"""Memories that a dialogue is told of besides its facts: job, health, tastes, as far as they bear on the event."""
-
-
-def known_facts(profile: Profile, events: Iterable[LifeEvent]) -> tuple[KnownFact, ...]:
-    """All facts that hold after some events, which break no rule, and how often these have changed each."""
-    facts = [_known(fact, 0) for fact in profile.initial]
-    for event in events:
-        for delta in event.changes:
-            if delta.change is Change.NEW:
-                facts.append(_known(delta, 0))
-            else:
-                place = next(place for place, fact in enumerate(facts) if fact.text == delta.previous_text)
-                facts[place] = _known(delta, facts[place].updates + 1)
-    return tuple(facts)
-
-
-def _known(fact: TrackedFact | StateDelta, updates: int) -> KnownFact:
-    return KnownFact(text=fact.text, keywords=fact.keywords, track=fact.track, subject=fact.subject, updates=updates)
-
-
-def known_names(profile: Profile, events: Iterable[LifeEvent]) -> tuple[str, ...]:
-    """Full names of everybody who has been mentioned, the person first."""
-    found = [profile.name, *(somebody.name for somebody in profile.dynamic.relationships)]
-    found += [fact.subject for fact in profile.initial if fact.track is Track.RELATIONSHIP]
-    for event in events:
-        found += [participant.name for participant in event.participants]
-        found += [delta.subject for delta in event.changes if delta.track is Track.RELATIONSHIP]
-    return tuple(dict.fromkeys(name for name in found if name))
-
-
-def background(event: LifeEvent, session: SynthSession, held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
-    """What a dialogue is told of the person as they are now: memories close to the event that the session leaves alone."""
-    own = {text for fact in session.facts for text in (fact.text, fact.previous_text)}
-    free = [text for text in held if text not in own]
-    closest = related.ranked(free, [event.title, event.narrative, *own])
-    chosen = set(dict.fromkeys([*closest, *free][:MOST_BACKGROUND]))
-    return tuple(text for text in free if text in chosen)
-
-
-def mentionable(
-    session: SynthSession, events: Sequence[LifeEvent], told: dict[str, int], most: int
-) -> tuple[PastEvent, ...]:
-    """The earlier events that a dialogue may mention.
-
-    They are the latest `most`, and as many others from which updated and repeated memories come, by the session in which
-    each text was first remembered (`told`).
-    """
-    latest = range(max(0, session.index - most), session.index)
-    sources = {
-        told[fact.previous_text] for fact in session.facts if fact.event is not Event.ADD and fact.previous_text in told
-    }
-    older = sorted(sources.difference(latest))[-most:] if most else []
-    return briefs([events[index] for index in (*older, *latest)])
-
-
 _FIRST_DAY = datetime(2026, 1, 1)
 """Events are later (paper, prompt appendix)."""
 _START_DAYS = 90
 _FIRST_HOUR, _LAST_HOUR = 8, 22
-
-
-async def write_profile(author: Author, names: NameSource) -> Profile | None:
-    """Have the drafts of the program enriched part after part; None if one is rejected."""
-    persona, shape = author.persona, author.shape
-    limits = shape.profile
-    rng = author.rng("start")
-    start = _FIRST_DAY + timedelta(days=rng.randrange(_START_DAYS), hours=rng.randint(_FIRST_HOUR, _LAST_HOUR))
-    today = start.date()
-    name, gender = names.person(author.number, persona.split)
-    draft = draft_fixed(author.rng("fixed"), name, gender, today)
-    fixed = await author.ask(FixedTask(persona=persona.seed, draft=draft))
-    if fixed is None:
-        return None
-    friends = _friends(author, name, names)
-    sketch = draft_dynamic(author.rng("dynamic"), fixed, friends, today)
-    dynamic = await author.ask(DynamicTask(persona=persona.seed, fixed=fixed, today=today, draft=sketch, limits=limits))
-    if dynamic is None:
-        return None
-    preferences = Preferences(groups=())
-    if limits.categories.max:
-        categories = draft_categories(author.rng("categories"), limits)
-        tastes = await author.ask(
-            PreferencesTask(persona=persona.seed, fixed=fixed, dynamic=dynamic, categories=categories, limits=limits)
-        )
-        if tastes is None:
-            return None
-        preferences = tastes
-    facts: tuple[TrackedFact, ...] = ()
-    if shape.initial.total.max and not is_newcomer(author.number, shape.initial.newcomers, author.seed):
-        initial = await author.ask(
-            InitialTask(
-                fixed=fixed,
-                dynamic=dynamic,
-                preferences=preferences,
-                counts=shape.initial,
-                limits=shape.facts,
-                plans=initial_plans(author),
-            )
-        )
-        if initial is None:
-            return None
-        facts = initial.facts
-    return Profile(persona=persona, fixed=fixed, dynamic=dynamic, preferences=preferences, start=start, initial=facts)
-
-
-def initial_plans(author: Author) -> tuple[FactPlan, ...]:
-    """The plan of the initial facts, where facts are planned."""
-    plan, total = author.shape.plan, author.shape.initial.total
-    if not isinstance(plan, Demands):
-        return ()
-    rng = author.rng("initial")
-    return plan_facts(rng, plan, rng.randint(total.min, total.max), initial=True)
-
-
-def _friends(author: Author, name: str, names: NameSource) -> list[str]:
-    """Names for the relationships of the start, no two the same."""
-    rng, limits = author.rng("names"), author.shape.profile.relationships
-    found = [name]
-    size = 1 + rng.randint(limits.min, limits.max)
-    while len(found) < size:
-        other = names.other(rng, author.persona.split)
-        if other not in found:
-            found.append(other)
-    return found[1:]
+_MOST_BACKGROUND = 20
+"""Memories that a dialogue is told of besides its facts: job, health, tastes, as far as they bear on the event."""
 
 
 async def write_person(
@@ -226,8 +100,11 @@ async def write_person(
 
 
 async def _stages(author: Author, person: Person, names: NameSource, count: int, similarity: Similarity | None) -> Person:
-    """Go through the stages, as far as none is rejected."""
-    profile = await write_profile(author, names)
+    initial_plans: tuple[FactPlan, ...] = ()
+    if isinstance(plan := author.shape.plan, Demands):
+        rng, total = author.rng("initial"), author.shape.initial.total
+        initial_plans = plan_facts(rng, plan, rng.randint(total.min, total.max), initial=True)
+    profile = await _profile(author, names, initial_plans)
     if profile is None:
         return person
     slots = plan_events(author.rng("timeline"), author.shape, profile.start, count, profile.initial)
@@ -244,39 +121,65 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     if verdict.violations:
         author.account.reject(Unit.EVENTS, verdict.violations)
         return person.model_copy(update={"events": ()})
-    threads = await write_threads(
-        author, profile, [event for event, slot in zip(events, slots, strict=True) if not slot.idle]
-    )
-    groups, evolutions = tuple(group for group, _ in threads), tuple(evolution for _, evolution in threads)
-    certain = dues(events, groups, evolutions)
-    plans = filling_plans(author, slots)
-    fillings = await write_fillings(author, profile, slots, events, certain, plans)
-    if similarity is None:
-        further, dropped = further_facts(profile, certain, fillings, plans)
-    else:
-        # Embedding takes long enough to hold up the answers to other people's units.
-        further, dropped = await asyncio.to_thread(further_facts, profile, certain, fillings, plans, similarity)
-    initial = initial_plans(author)
-    revised = await write_revisions(author, profile, slots, events, certain, further, initial)
-    sessions = assemble(profile, slots, events, fillings, revised, further, author.shape, seed=author.seed, plans=initial)
-    sessions = await _with_dialogues(author, profile, slots, events, fillings, sessions)
-    person = person.model_copy(update={"groups": groups, "evolutions": evolutions, "sessions": sessions, "dropped": dropped})
-    return _confirmed(author, person)
+    memories = Memories(author, profile, slots, events, initial_plans)
+    sessions = await memories.write(similarity)
+    sessions = await _with_dialogues(author, profile, slots, events, memories.fillings, sessions)
+    written = {"groups": memories.groups, "evolutions": memories.evolutions, "dropped": memories.dropped}
+    return _confirmed(author, person.model_copy(update={**written, "sessions": sessions}))
+
+
+async def _profile(author: Author, names: NameSource, plans: tuple[FactPlan, ...]) -> Profile | None:
+    """Stage 1: have the drafts of the program enriched part after part; None if one is rejected."""
+    persona, shape = author.persona, author.shape
+    limits = shape.profile
+    rng = author.rng("start")
+    start = _FIRST_DAY + timedelta(days=rng.randrange(_START_DAYS), hours=rng.randint(_FIRST_HOUR, _LAST_HOUR))
+    today = start.date()
+    name, gender = names.person(author.number, persona.split)
+    draft = draft_fixed(author.rng("fixed"), name, gender, today)
+    fixed = await author.ask(FixedTask(persona=persona.seed, draft=draft))
+    if fixed is None:
+        return None
+    rng, friends = author.rng("names"), [name]
+    size = 1 + rng.randint(limits.relationships.min, limits.relationships.max)
+    while len(friends) < size:
+        other = names.other(rng, persona.split)
+        if other not in friends:
+            friends.append(other)
+    sketch = draft_dynamic(author.rng("dynamic"), fixed, friends[1:], today)
+    dynamic = await author.ask(DynamicTask(persona=persona.seed, fixed=fixed, today=today, draft=sketch, limits=limits))
+    if dynamic is None:
+        return None
+    preferences: Preferences | None = Preferences(groups=())
+    if limits.categories.max:
+        categories = draft_categories(author.rng("categories"), limits)
+        preferences = await author.ask(
+            PreferencesTask(persona=persona.seed, fixed=fixed, dynamic=dynamic, categories=categories, limits=limits)
+        )
+    if preferences is None:
+        return None
+    told = {"fixed": fixed, "dynamic": dynamic, "preferences": preferences}
+    facts: tuple[TrackedFact, ...] = ()
+    if shape.initial.total.max and not is_newcomer(author.number, shape.initial.newcomers, author.seed):
+        initial = await author.ask(InitialTask(**told, counts=shape.initial, limits=shape.facts, plans=plans))
+        if initial is None:
+            return None
+        facts = initial.facts
+    return Profile(persona=persona, **told, start=start, initial=facts)
+
+
+# --- events ----------------------------------------------------------------------------------------------------------------
 
 
 async def _events(
     author: Author, profile: Profile, slots: Sequence[EventSlot]
 ) -> tuple[tuple[EventSlot, ...], tuple[LifeEvent, ...]] | None:
-    """Stage 2: events in calls of a few slots, each call told of all events before it.
+    """Stage 2: events in calls of a few slots, each call told of all events before it; idle slots have no call.
 
     An event that stays wrong to the last repair costs neither the person nor the events before it, which are kept. It is
     planned anew without its changes, because most rules are about these and nothing that follows can depend on changes that
-    were never made, and is written alone. Only an event that fails even so rejects the person.
-
-    Idle slots have no call.
-
-    Returns:
-        The slots as they were planned in the end, and their events; None if the person is rejected.
+    were never made, and is written alone. Only an event that fails even so rejects the person. Returns the slots as they
+    were planned in the end, and their events; None if the person is rejected.
     """
     left, done = [slot for slot in slots if not slot.idle], [slot for slot in slots if slot.idle]
     bare = [_nothing_happens(slot) for slot in done]
@@ -290,15 +193,15 @@ async def _events(
             fixed=profile.fixed,
             dynamic=profile.dynamic,
             preferences=profile.preferences,
-            facts=known_facts(profile, events),
+            facts=_known_facts(profile, events),
             past=briefs(events),
-            names=known_names(profile, events),
+            names=_known_names(profile, events),
             slots=tuple(left[:size]),
             limits=author.shape.events,
             fact_limits=author.shape.facts,
         )
         written = await author.attempt(task, place)
-        sound = sound_events(task, written.partial) if written.answer is None else written.answer.events
+        sound = _sound_events(task, written.partial) if written.answer is None else written.answer.events
         events += sound
         done += left[: len(sound)]
         del left[: len(sound)]
@@ -312,7 +215,34 @@ async def _events(
     raise AssertionError("unreachable")
 
 
-def sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, ...]:
+def _known_facts(profile: Profile, events: Iterable[LifeEvent]) -> tuple[KnownFact, ...]:
+    """All facts that hold after some events, which break no rule, and how often these have changed each."""
+
+    def known(fact: TrackedFact | StateDelta, updates: int) -> KnownFact:
+        return KnownFact(text=fact.text, keywords=fact.keywords, track=fact.track, subject=fact.subject, updates=updates)
+
+    facts = [known(fact, 0) for fact in profile.initial]
+    for event in events:
+        for delta in event.changes:
+            if delta.change is Change.NEW:
+                facts.append(known(delta, 0))
+            else:
+                place = next(place for place, fact in enumerate(facts) if fact.text == delta.previous_text)
+                facts[place] = known(delta, facts[place].updates + 1)
+    return tuple(facts)
+
+
+def _known_names(profile: Profile, events: Iterable[LifeEvent]) -> tuple[str, ...]:
+    """Full names of everybody who has been mentioned, the person first."""
+    found = [profile.name, *(somebody.name for somebody in profile.dynamic.relationships)]
+    found += [fact.subject for fact in profile.initial if fact.track is Track.RELATIONSHIP]
+    for event in events:
+        found += [participant.name for participant in event.participants]
+        found += [delta.subject for delta in event.changes if delta.track is Track.RELATIONSHIP]
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, ...]:
     """The longest beginning of an answer that keeps the rules; what it leaves is not all of the task."""
     events = () if answer is None else answer.events
     for count in range(min(len(events), len(task.slots) - 1), 0, -1):
@@ -324,22 +254,13 @@ def sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, ..
 
 def _nothing_happens(slot: EventSlot) -> LifeEvent:
     """What stands for an event where a session is only chat."""
-    return LifeEvent(
-        index=slot.index,
-        date=slot.not_before,
-        domain=slot.domain,
-        valence="neutral",
-        agency="user_initiated",
-        title="",
-        narrative="",
-        participants=(),
-        grounding=(),
-        result="",
-        emotion="",
-        follow_ups=(),
-        serves_life_goal=False,
-        changes=(),
-    )
+    happens: dict[str, Any] = {"valence": "neutral", "agency": "user_initiated", "serves_life_goal": False}
+    happens |= dict.fromkeys(("title", "narrative", "result", "emotion"), "")
+    happens |= dict.fromkeys(("participants", "grounding", "follow_ups", "changes"), ())
+    return LifeEvent(index=slot.index, date=slot.not_before, domain=slot.domain, **happens)
+
+
+# --- dialogues -------------------------------------------------------------------------------------------------------------
 
 
 async def _with_dialogues(
@@ -351,19 +272,19 @@ async def _with_dialogues(
     sessions: Sequence[SynthSession],
 ) -> tuple[SynthSession, ...]:
     """Stage 4: the dialogues of all sessions that have something to tell."""
-    told: dict[str, int] = {}
+    first_said: dict[str, int] = {}
     held = {fact.text: fact.keywords for fact in profile.initial}
     plan = author.shape.plan
     related = Relatedness(profile.name)
     tasks = []
     for slot, event, filling, session in zip(slots, events, fillings, sessions, strict=True):
-        past = mentionable(session, events, told, author.shape.past_events)
-        told.update((fact.text, session.index) for fact in session.facts if fact.event is not Event.NONE)
+        past = _mentionable(session, events, first_said, author.shape.past_events)
+        first_said.update((fact.text, session.index) for fact in session.facts if fact.event is not Event.NONE)
         asides: tuple[Aside, ...] = ()
         if isinstance(plan, Demands):
             rng = author.rng(f"asides/{slot.index}")
             asides = plan_asides(rng, plan, profile.name, session.facts, held, idle=slot.idle)
-        known = background(event, session, tuple(held), related)
+        known = _background(event, session, tuple(held), related)
         for fact in session.facts:
             held.pop(fact.previous_text, None)
         held.update((fact.text, fact.keywords) for fact in session.facts)
@@ -373,6 +294,10 @@ async def _with_dialogues(
             message = f"session {session.index} has no fact that is not remembered already"
             author.account.reject(Unit.DIALOGUE, [Violation("session.some_fact", message)], session.index)
             continue
+        voice = Voice()
+        if author.cards is not None:
+            guests = [participant.name for participant in event.participants]
+            voice = author.cards.voice(author.rng("voice"), author.rng(f"voice/{event.index}"), guests)
         task = DialogueTask(
             fixed=profile.fixed,
             today=session.time.date(),
@@ -384,18 +309,35 @@ async def _with_dialogues(
             limits=author.shape.dialogue,
             asides=asides,
             known=known,
-            voice=_voice(author, event),
+            voice=voice,
         )
         tasks.append((session.index, task))
     dialogues = await author.ask_all(tasks)
     return tuple(session.model_copy(update={"dialogue": dialogues.get(session.index)}) for session in sessions)
 
 
-def _voice(author: Author, event: LifeEvent) -> Voice:
-    if author.cards is None:
-        return Voice()
-    guests = [participant.name for participant in event.participants]
-    return author.cards.voice(author.rng("voice"), author.rng(f"voice/{event.index}"), guests)
+def _background(event: LifeEvent, session: SynthSession, held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
+    """What a dialogue is told of the person as they are now: memories close to the event that the session leaves alone."""
+    own = {text for fact in session.facts for text in (fact.text, fact.previous_text)}
+    free = [text for text in held if text not in own]
+    closest = related.ranked(free, [event.title, event.narrative, *own])
+    chosen = set(dict.fromkeys([*closest, *free][:_MOST_BACKGROUND]))
+    return tuple(text for text in free if text in chosen)
+
+
+def _mentionable(
+    session: SynthSession, events: Sequence[LifeEvent], first_said: dict[str, int], most: int
+) -> tuple[PastEvent, ...]:
+    """The earlier events that a dialogue may mention.
+
+    They are the latest `most`, and as many others from which updated and repeated memories come, by the session in which
+    each text was first remembered.
+    """
+    latest = range(max(0, session.index - most), session.index)
+    changed = [fact.previous_text for fact in session.facts if fact.event is not Event.ADD]
+    sources = {first_said[text] for text in changed if text in first_said}
+    older = sorted(sources.difference(latest))[-most:] if most else []
+    return briefs([events[index] for index in (*older, *latest)])
 
 
 def _confirmed(author: Author, person: Person) -> Person:
@@ -410,8 +352,6 @@ def _confirmed(author: Author, person: Person) -> Person:
             author.account.judged(verdict)
             author.account.reject(Unit.DIALOGUE, verdict.violations, labelled.session_index)
             wrong.add(labelled.session_index)
-    if not wrong:
-        return person
     sessions = (
         session.model_copy(update={"dialogue": None}) if session.index in wrong else session for session in person.sessions
     )

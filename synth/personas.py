@@ -60,8 +60,7 @@ def parts() -> Parts:
 def generate(count: int, seed: int) -> Iterator[str]:
     """Seeds in an order that depends on `seed`, all different; a larger count only appends.
 
-    Raises:
-        DeltaMemError: If there are not so many.
+    Raises `DeltaMemError` if there are not so many.
     """
     made_of = parts()
     total = made_of.total
@@ -136,14 +135,12 @@ def _from_json(line: str, column: str | None, where: str) -> str:
 
 
 def _column(texts: Mapping[str, Any], column: str | None) -> str | None:
-    """Which of the keys holds the persona."""
     if column is not None:
         return column if column in texts else None
     return next((name for name in (*_COLUMNS, *texts) if name in texts), None)
 
 
 def _draw(personas: Sequence[str], count: int, seed: int, where: str) -> list[str]:
-    """Different ones in random order; which come first does not depend on `count`."""
     order = list(range(len(personas)))
     random.Random(f"{seed}/personas").shuffle(order)
     drawn: dict[str, str] = {}
@@ -161,16 +158,8 @@ def _draw(personas: Sequence[str], count: int, seed: int, where: str) -> list[st
 def draw_personas(settings: PersonaSettings, *, people: int, heldout_share: float, seed: int) -> list[Persona]:
     """Number the people, give each a seed of their own and spread the held-out ones evenly among them.
 
-    Of two or more people, at least one is held out and at least one is trained on.
-
-    Args:
-        settings: Where the seeds come from.
-        people: How many people.
-        heldout_share: Share of people that are held out.
-        seed: Decides which seeds are drawn, and their order.
-
-    Raises:
-        DeltaMemError: If the source cannot be read, names no persona where one is expected, or has too few different ones.
+    Of two or more people, at least one is held out and at least one is trained on. Raises `DeltaMemError` if the source
+    cannot be read, names no persona where one is expected, or has too few different ones.
     """
     if settings.source == "generated":
         texts = list(generate(people, seed))
@@ -190,8 +179,7 @@ def draw_personas(settings: PersonaSettings, *, people: int, heldout_share: floa
 def write_generated(count: int, seed: int, path: Path) -> None:
     """Write generated seeds as JSON lines with the key ``persona``; the file is whole or not there.
 
-    Raises:
-        DeltaMemError: If there are not so many.
+    Raises `DeltaMemError` if there are not so many.
     """
     texts = generate(count, seed)
     with atomic_writer(path) as file:

@@ -22,8 +22,9 @@ from deltamem.runs import JsonLinesStore, atomic_writer, config_hash, faster_loo
 from synth.cards import load_cards
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
-from synth.names import InventedNames, NameSource, RealNames
+from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
+from synth.output.files import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.progress import Progress, Totals
@@ -35,36 +36,18 @@ if TYPE_CHECKING:
     from synth.llm.pool import EndpointPool
 
 
-WORK_FOLDER = "work"
-SHARDS_FOLDER = "shards"
-PEOPLE_STORE = "people.jsonl"
-ANSWERS_STORE = "answers.jsonl"
-ERRORS_FILE = "errors.jsonl"
+ANSWERS_STORE, ERRORS_FILE = "answers.jsonl", "errors.jsonl"
 RUN_FILE = "run.json"
 """What a work folder is for: the recipe, and the fingerprint of every person who belongs into it."""
 
 _NOT_IN_FINGERPRINTS = {
-    "__main__.py",
-    "contamination.py",
-    "estimate.py",
-    "output",
-    "personas.py",
-    "personas.yaml",
-    "pipeline.py",
-    "progress.py",
-}
+    "__main__.py", "contamination.py", "estimate.py", "output", "personas.py", "personas.yaml", "pipeline.py", "progress.py",
+}  # fmt: skip
 """Parts of this package that records do not follow from; of `personas`, they follow from the result alone."""
 
 
 class Run(NamedTuple):
-    """What a work folder is for.
-
-    Attributes:
-        shard: ``i/n``.
-        recipe: Everything that the data set follows from; the same in all shards.
-        everybody: Ids of all people of the data set, in order.
-        people: Fingerprints of the people of this shard.
-    """
+    """What a work folder is for: shard ``i/n``, recipe, ids of everybody in the data set, fingerprints of this shard."""
 
     shard: str
     recipe: dict[str, Any]
@@ -98,19 +81,11 @@ def code_hash(package: Path = Path(__file__).parent) -> str:
 
 
 def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[str, Any]) -> tuple[Run, list[Work]]:
-    """What this run's shard has to do.
-
-    Args:
-        settings: The configuration.
-        personas: Of the whole data set.
-        making: What the writer says of itself.
-    """
+    """What this run's shard has to do."""
     # As it is read back from the run's file, so that a merge writes the same bytes.
     recipe = json.loads(json.dumps({**settings.recipe(), "making": dict(making), "code": code_hash()}))
-    of_a_person = {
-        key: value for key, value in recipe.items() if key not in {"people", "heldout_share", "personas", "episode"}
-    }
-    base = config_hash(of_a_person)
+    of_all = {"people", "heldout_share", "personas", "episode"}
+    base = config_hash({key: value for key, value in recipe.items() if key not in of_all})
     shard = settings.shard
     work = [
         Work(number, persona, hashlib.sha256(f"{base} {number} {persona.model_dump_json()}".encode()).hexdigest())
@@ -121,18 +96,8 @@ def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[s
     return Run(str(shard), recipe, everybody, {item.persona.person_id: item.fingerprint for item in work}), work
 
 
-def write_run(folder: Path, run: Run) -> None:
-    """Say what a work folder is for."""
-    with atomic_writer(folder / RUN_FILE) as file:
-        json.dump(run._asdict(), file, ensure_ascii=False)
-
-
 def read_run(folder: Path) -> Run:
-    """What a work folder is for.
-
-    Raises:
-        DeltaMemError: If it does not say so.
-    """
+    """What a work folder is for. Raises `DeltaMemError` if it does not say so."""
     path = folder / RUN_FILE
     try:
         return Run(**json.loads(path.read_text("utf-8")))
@@ -151,19 +116,15 @@ def is_finished(store: JsonLinesStore, person_id: str, fingerprint: str) -> bool
 def read_people(store: JsonLinesStore, person_ids: Iterable[str]) -> Iterator[Person]:
     """Finished people, one at a time, in the order given."""
     for person_id in person_ids:
-        value = store.get(person_id)
-        if value is not None:
+        if (value := store.get(person_id)) is not None:
             yield Person.model_validate(value["person"])
 
 
 _DEAD_ENDPOINT = 3
 """People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
-
 _SHOWN_ERRORS = 3
-
 _REMEMBERED_TEXTS = 20_000
 """Texts come back within one person only, and memory shall stay flat over hundreds of them."""
-
 _COLLECT_AFTER = 100_000
 """New objects until garbage is looked for: records hold no cycles, and Python's 700 makes it look at them all the time."""
 
@@ -173,13 +134,7 @@ class _GivenUp(Exception):
 
 
 class _Backend(NamedTuple):
-    """Who writes.
-
-    Attributes:
-        writer: Answers the units, and has its own means to judge them.
-        similarity: Finds facts that say the same in other words, as language models write them; the offline writer does not.
-        pool: The endpoints of a language model.
-    """
+    """Who writes; `similarity` finds facts that say the same in other words, as language models write them."""
 
     writer: Writer
     similarity: EmbedderSimilarity | None = None
@@ -189,16 +144,12 @@ class _Backend(NamedTuple):
 def generate(settings: SynthSettings) -> int:
     """Write the people of this shard who are not finished yet and, without shards, the files of the data set.
 
-    Shows its progress on stderr and a summary on stdout. SIGINT and SIGTERM end it at once; what is finished stays.
-
-    Returns:
-        Exit code: 0; 1 if people failed or no endpoint answers any more; 130 or 143 after a signal.
-
-    Raises:
-        DeltaMemError: If the settings ask for something that is not there.
-        OSError: If a file cannot be written.
+    Shows its progress on stderr and a summary on stdout. SIGINT and SIGTERM end it at once; what is finished stays. Returns
+    the exit code: 0; 1 if people failed or no endpoint answers any more; 130 or 143 after a signal. Raises `DeltaMemError`
+    if the settings ask for something that is not there, `OSError` if a file cannot be written.
     """
     folder = work_folder(settings)
+    collecting = gc.get_threshold()
     with _signals() as stop:
         try:
             personas = draw_personas(
@@ -206,26 +157,18 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 generation = _Generation(settings, folder, store)
-                with _seldom_collecting():
-                    with asyncio.Runner(loop_factory=faster_loop()) as runner:
-                        runner.run(generation.work(personas, stop))
-                    if stop.received is None:
-                        return generation.finish()
+                gc.set_threshold(_COLLECT_AFTER)
+                with asyncio.Runner(loop_factory=faster_loop()) as runner:
+                    runner.run(generation.work(personas, stop))
+                if stop.received is None:
+                    return generation.finish()
         except (asyncio.CancelledError, _Stopped):
             pass
+        finally:
+            gc.set_threshold(*collecting)
     number = stop.received or signal.SIGINT
     print(f"stopped by {signal.Signals(number).name}; the same command goes on from here", file=sys.stderr)
     return 128 + number
-
-
-@contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Stopped(BaseException):
@@ -261,16 +204,13 @@ def _signals() -> Iterator[_Stop]:
 
 @asynccontextmanager
 async def _backend(settings: SynthSettings, folder: Path) -> AsyncIterator[_Backend]:
+    name = settings.embedder
     if settings.writer == "offline" or settings.llm is None:
-        similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
-        yield _Backend(OfflineWriter(settings.seed, similarity))
+        yield _Backend(OfflineWriter(settings.seed, None if name is None else EmbedderSimilarity(LazyEmbedder(name))))
         return
     # A language model's texts need it for certain: what is missing is told before anything is paid for.
-    similarity = (
-        None
-        if settings.embedder is None
-        else EmbedderSimilarity(load_embedder(settings.embedder, max_texts=_REMEMBERED_TEXTS))
-    )
+    loaded = None if name is None else load_embedder(name, max_texts=_REMEMBERED_TEXTS)
+    similarity = None if loaded is None else EmbedderSimilarity(loaded)
     from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
     from synth.llm.writer import LLMWriter
 
@@ -284,17 +224,8 @@ async def _backend(settings: SynthSettings, folder: Path) -> AsyncIterator[_Back
 
 
 class _Generation:
-    """One run over the people of one shard."""
-
     def __init__(self, settings: SynthSettings, folder: Path, store: JsonLinesStore) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._store = store
-        self._names: NameSource = (
-            RealNames(settings.seed)
-            if settings.real_names
-            else InventedNames(settings.seed, settings.shape.profile.name_syllables)
-        )
+        self._settings, self._folder, self._store = settings, folder, store
         self._finished: set[str] = set()
         self._errors: dict[str, str] = {}
         self._failures_in_a_row = 0
@@ -312,16 +243,13 @@ class _Generation:
     async def _write(self, personas: Sequence[Persona], backend: _Backend) -> None:
         settings = self._settings
         self._run, work = plan(settings, personas, backend.writer.making)
-        write_run(self._folder, self._run)
+        with atomic_writer(self._folder / RUN_FILE) as file:
+            json.dump(self._run._asdict(), file, ensure_ascii=False)
         (self._folder / ERRORS_FILE).unlink(missing_ok=True)
         todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
         self._finished = self._run.people.keys() - {item.persona.person_id for item in todo}
-        self._progress = Progress(
-            people=len(work),
-            found=len(work) - len(todo),
-            expected=expected_units(settings.shape, settings.sessions, settings.llm if settings.writer == "llm" else None),
-            pool=backend.pool,
-        )
+        expected = expected_units(settings.shape, settings.sessions, settings.llm if settings.writer == "llm" else None)
+        self._progress = Progress(people=len(work), found=len(work) - len(todo), expected=expected, pool=backend.pool)
         if not todo:
             return
         if backend.pool is not None:
@@ -342,6 +270,9 @@ class _Generation:
                 await asyncio.gather(*workers, return_exceptions=True)
 
     async def _worker(self, queue: Iterator[Work], backend: _Backend) -> None:
+        settings = self._settings
+        syllables = settings.shape.profile.name_syllables
+        names = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed, syllables)
         for item in queue:
             self._progress.begin()
             try:
@@ -349,13 +280,13 @@ class _Generation:
                     item.number,
                     item.persona,
                     backend.writer,
-                    self._settings.asked_shape,
-                    self._names,
-                    sessions=self._settings.sessions,
-                    seed=self._settings.seed,
+                    settings.asked_shape,
+                    names,
+                    sessions=settings.sessions,
+                    seed=settings.seed,
                     similarity=backend.similarity,
                     observer=self._observe,
-                    cards=load_cards() if self._settings.draws_cards else None,
+                    cards=load_cards() if settings.draws_cards else None,
                 )
             except EmbedderUnavailableError:
                 raise
@@ -388,34 +319,30 @@ class _Generation:
         finished = [person_id for person_id in run.people if person_id in self._finished]
         totals = Totals()
         people = totals.counting(read_people(self._store, finished))
-        whole = len(finished) == len(run.people)
-        if whole and settings.shard.of == 1:
+        missing = len(run.people) - len(finished)
+        if not missing and settings.shard.of == 1:
             from synth.output.dataset import write_dataset
 
-            episode = settings.episode.config()
+            episode = EpisodeConfig(**settings.episode.model_dump())
             write_dataset(settings.out, people, making=run.recipe, episode=episode, seed=settings.seed)
         else:
             for _ in people:
                 pass
         print(totals.summary(self._progress.seconds))
-        if not whole:
-            return self._fail(len(run.people) - len(finished))
-        if settings.shard.of == 1:
+        if missing:
+            for person_id, error in list(self._errors.items())[:_SHOWN_ERRORS]:
+                print(f"{person_id}: {error}", file=sys.stderr)
+            why = f"given up after {_DEAD_ENDPOINT} people in a row: {self._given_up}" if self._given_up else "see above"
+            print(
+                f"error: {missing:,} of {len(run.people):,} people are missing ({why}); all errors are in "
+                f"{self._folder / ERRORS_FILE}; the same command tries again",
+                file=sys.stderr,
+            )
+        elif settings.shard.of == 1:
             print(f"written to {settings.out}")
         else:
             print(f"shard {settings.shard} is finished; when all are: python -m synth merge {settings.out}")
-        return 0
-
-    def _fail(self, missing: int) -> int:
-        for person_id, error in list(self._errors.items())[:_SHOWN_ERRORS]:
-            print(f"{person_id}: {error}", file=sys.stderr)
-        why = f"given up after {_DEAD_ENDPOINT} people in a row: {self._given_up}" if self._given_up else "see above"
-        print(
-            f"error: {missing:,} of {len(self._run.people):,} people are missing ({why}); all errors are in "
-            f"{self._folder / ERRORS_FILE}; the same command tries again",
-            file=sys.stderr,
-        )
-        return 1
+        return int(missing > 0)
 
 
 _SHOWN = 5
@@ -436,21 +363,13 @@ class _Part(NamedTuple):
 
 
 def merge(out: Path, *, partial: bool = False) -> Merged:
-    """Write the data set of all shards in ``OUT/shards``, or of the one run in ``OUT/work``.
+    """Write the data set of all shards in ``OUT/shards``, or of the one run in ``OUT/work``; `partial`: of what is there.
 
-    The result is byte for byte that of an unsharded run.
-
-    Args:
-        out: Folder of the data set.
-        partial: Write what is there. The recipe in manifest and data card then says who is missing.
-
-    Raises:
-        DeltaMemError: If shards or people are missing and that was not allowed, shards are of different runs or still in
-            work, or a person is there twice.
+    The result is byte for byte that of an unsharded run. Raises `DeltaMemError` if shards or people are missing and that was
+    not allowed, shards are of different runs or still in work, or a person is there twice.
     """
     parts = _parts(out)
     _check_alike(parts)
-    _check_nobody_twice(parts)
     of, everybody, recipe = parts[0].shard.of, parts[0].run.everybody, parts[0].run.recipe
     missing_shards = [f"{number}/{of}" for number in range(of) if number not in {part.shard.number for part in parts}]
     if missing_shards and not partial:
@@ -473,12 +392,8 @@ def merge(out: Path, *, partial: bool = False) -> Merged:
             raise DeltaMemError(f"{out}: nobody is finished yet")
         if missing:
             recipe = {**recipe, "partial": {"missing_people": missing, "missing_shards": missing_shards}}
-        people = (
-            person
-            for person_id in everybody
-            if person_id in stores
-            for person in read_people(stores[person_id], [person_id])
-        )
+        there = [person_id for person_id in everybody if person_id in stores]
+        people = (person for person_id in there for person in read_people(stores[person_id], [person_id]))
         from synth.output.dataset import write_dataset  # half a second of imports that a refused merge does not need
 
         manifest = write_dataset(out, people, making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"])
@@ -495,16 +410,13 @@ def _parts(out: Path) -> list[_Part]:
         )
     if not folders and not single.is_dir():
         raise DeltaMemError(f"{out}: no shards to merge; python -m synth shard=0/8 out={out} makes the first of eight")
-    found = []
-    for folder in folders or [single]:
-        run = read_run(folder)
-        number, _, of = run.shard.partition("/")
-        found.append(_Part(folder, run, Shard(int(number), int(of))))
-    return sorted(found, key=lambda part: part.shard.number)
+    runs = [(folder, read_run(folder)) for folder in folders or [single]]
+    parts = [_Part(folder, run, Shard(*map(int, run.shard.split("/")))) for folder, run in runs]
+    return sorted(parts, key=lambda part: part.shard.number)
 
 
 def _check_alike(parts: list[_Part]) -> None:
-    """All parts must be of the same data set."""
+    """All parts must be of the same data set, and nobody in two of them."""
     first = parts[0]
     for part in parts[1:]:
         if part.shard.of != first.shard.of:
@@ -517,15 +429,11 @@ def _check_alike(parts: list[_Part]) -> None:
             raise DeltaMemError(
                 f"{part.folder} and {first.folder} were made differently ({', '.join(different)}); run them again alike"
             )
-
-
-def _check_nobody_twice(parts: list[_Part]) -> None:
-    found: dict[str, Path] = {}
+    seen: dict[str, Path] = {}
     for part in parts:
         for person_id in part.run.people:
-            if person_id in found:
-                raise DeltaMemError(f"{person_id} is in {found[person_id]} and in {part.folder}")
-            found[person_id] = part.folder
+            if seen.setdefault(person_id, part.folder) != part.folder:
+                raise DeltaMemError(f"{person_id} is in {seen[person_id]} and in {part.folder}")
 
 
 def _listed(names: list[str]) -> str:

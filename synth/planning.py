@@ -87,19 +87,8 @@ def plan_changes(
 ) -> list[tuple[PlannedChange, ...]]:
     """Plan the changes of each event.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        plan: The quotas, for 25 events.
-        domains: Of each event.
-        initial: Number of initial facts by track.
-        updates_per_fact: How often a fact may be updated; None sets no limit.
-
-    Returns:
-        The changes of each event: totals by track and operators within the scaled quotas, and for each update a fact of its
-        track that holds and may still be updated.
-
-    Raises:
-        DeltaMemError: If nothing fits.
+    Returns the changes of each event: totals by track and operators within the scaled quotas, and for each update a fact of
+    its track that holds and may still be updated. Raises `DeltaMemError` if nothing fits.
     """
     count = len(domains)
     fitting = list(_fitting_totals(plan, count, initial, updates_per_fact))
@@ -196,14 +185,7 @@ _HEALTH = ("good", "fair", "poor")
 
 
 def draft_fixed(rng: random.Random, name: str, gender: str, today: date) -> FixedPart:
-    """Draw what does not change: birth date from 1980 to 2006, degree and family by age, a life goal of one of seven kinds.
-
-    Args:
-        rng: What is drawn depends on this alone.
-        name: The person's.
-        gender: The person's.
-        today: Ages are those of this day.
-    """
+    """Draw what does not change: birth date from 1980 to 2006, degree and family by age, a life goal."""
     born = _BORN[0] + timedelta(days=rng.randrange((_BORN[1] - _BORN[0]).days + 1))
     years = age(born, today)
     pool = pools()
@@ -231,14 +213,7 @@ def draft_fixed(rng: random.Random, name: str, gender: str, today: date) -> Fixe
 
 
 def draft_dynamic(rng: random.Random, fixed: FixedPart, names: Sequence[str], today: date) -> DynamicPart:
-    """Draw what events may change: a job that the degree allows, health, and a relationship for each name.
-
-    Args:
-        rng: What is drawn depends on this alone.
-        fixed: The fixed part; the writer may have changed it.
-        names: Full names of the people that the person knows.
-        today: Ages are those of this day.
-    """
+    """Draw what events may change: a job that the degree allows, health, and a relationship for each name."""
     years = age(fixed.birth_date, today)
     career = _career(rng, fixed, years)
     kinds = [kind for kind in pools().relationships if kind != "colleague" or career.status != "unemployed"]
@@ -251,11 +226,7 @@ def draft_dynamic(rng: random.Random, fixed: FixedPart, names: Sequence[str], to
 
 
 def draft_categories(rng: random.Random, limits: ProfileLimits) -> tuple[str, ...]:
-    """Choose the kinds of preferences, as many as the limits say.
-
-    Raises:
-        DeltaMemError: If there are not so many kinds.
-    """
+    """Choose the kinds of preferences, as many as the limits say. Raises `DeltaMemError` if there are not so many kinds."""
     if limits.categories.max > len(pools().categories):
         raise DeltaMemError(f"profile.categories: there are {len(pools().categories)} kinds, not {limits.categories.max}")
     return tuple(rng.sample(pools().categories, rng.randint(limits.categories.min, limits.categories.max)))
@@ -264,9 +235,6 @@ def draft_categories(rng: random.Random, limits: ProfileLimits) -> tuple[str, ..
 def age(born: date, today: date) -> int:
     """Full years from a birth date to a day."""
     return today.year - born.year - ((today.month, today.day) < (born.month, born.day))
-
-
-# --- family ----------------------------------------------------------------------------------------------------------------
 
 
 def _by_age(years: int, young: float, old: float) -> float:
@@ -304,9 +272,6 @@ def _family(rng: random.Random, years: int) -> Family:
 
 def _count(number: int, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
-
-
-# --- career and health -----------------------------------------------------------------------------------------------------
 
 
 def _career(rng: random.Random, fixed: FixedPart, years: int) -> Career:
@@ -352,12 +317,10 @@ _BETWEEN_JOBS = (
 
 
 def _employer(rng: random.Random, industry: Industry, status: str) -> str:
-    """The name of a firm, or nothing for somebody without one."""
     return "" if status == "unemployed" else f"{rng.choice(pools().employer_names)} {rng.choice(industry.employers)}"
 
 
 def _three_digits(amount: float) -> int:
-    """Round to three significant digits."""
     return int(float(f"{amount:.2e}"))
 
 
@@ -384,7 +347,6 @@ _HABITS = (
 
 
 def _condition(rng: random.Random, good: float, pool: Sequence[str]) -> tuple[str, str]:
-    """A status and, unless it is good, mostly a condition."""
     status = rng.choices(_HEALTH, (good, (1 - good) * 0.75, (1 - good) * 0.25))[0]
     has_condition = status == "poor" or (status == "fair" and rng.random() < 0.6)
     return status, rng.choice(pool) if has_condition else ""
@@ -396,14 +358,7 @@ FIRST_DAY = date(2026, 1, 2)
 _WINDOW_DAYS = 3
 """Days by which the last possible date of a planned event is later than the first."""
 
-_DOMAIN_WEIGHTS = {
-    Domain.WORK: 4,
-    Domain.SOCIAL: 5,
-    Domain.HEALTH: 3,
-    Domain.LEISURE: 5,
-    Domain.ADMIN: 2,
-    Domain.FINANCE: 2,
-}
+_DOMAIN_WEIGHTS = {Domain.WORK: 4, Domain.SOCIAL: 5, Domain.HEALTH: 3, Domain.LEISURE: 5, Domain.ADMIN: 2, Domain.FINANCE: 2}
 
 
 def plan_events(
@@ -411,20 +366,9 @@ def plan_events(
 ) -> tuple[EventSlot, ...]:
     """Plan the events of a life.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        shape: Numbers for 25 events; `synth.planning` tells how they apply to `count` events.
-        start: Time of the initial memories; every event is on a later day.
-        count: How many events, at least 1.
-        initial: The facts of the initial memory state, which events may change or repeat.
-
-    Returns:
-        The slots, in order. Whatever days of their windows the writer chooses, the days between events and the length of the
-        life are those of the shape. An update is planned only where a fact of its track is left to update, whichever facts
-        the writer chooses for the earlier ones.
-
-    Raises:
-        DeltaMemError: If no plan fits the shape.
+    Returns the slots, in order. Whatever days of their windows the writer chooses, the days between events and the length of
+    the life are those of the shape. An update is planned only where a fact of its track is left to update, whichever facts
+    the writer chooses for the earlier ones. Raises `DeltaMemError` if no plan fits the shape.
     """
     plan = shape.plan
     windows = _windows(rng, shape, start, count)
@@ -481,9 +425,6 @@ def _demanding(rng: random.Random, plan: Demands, count: int, windows: Sequence[
     )
 
 
-# --- dates -----------------------------------------------------------------------------------------------------------------
-
-
 def _windows(rng: random.Random, shape: Shape, start: datetime, count: int) -> list[tuple[date, date]]:
     """First and last day of each event: windows of `_WINDOW_DAYS` further days, or fewer where there is no room."""
     each, total, width = shape.days_between, span_days(shape.years, count), _WINDOW_DAYS
@@ -505,7 +446,6 @@ def _windows(rng: random.Random, shape: Shape, start: datetime, count: int) -> l
 
 
 def _steps(rng: random.Random, count: int, each: Range, total: Range) -> list[int]:
-    """Days from each event to the next."""
     mean = rng.randint(total.min, total.max) / count
     steps = [min(max(round(mean * rng.uniform(0.3, 1.7)), each.min), each.max) for _ in range(count)]
     while not total.min <= sum(steps) <= total.max:
@@ -513,9 +453,6 @@ def _steps(rng: random.Random, count: int, each: Range, total: Range) -> list[in
         index = rng.choice([index for index, step in enumerate(steps) if step + change in each])
         steps[index] += change
     return steps
-
-
-# --- domains and life goal -------------------------------------------------------------------------------------------------
 
 
 def _any_domain(rng: random.Random) -> Domain:
@@ -535,9 +472,6 @@ def _life_goals(rng: random.Random, minimum: int, count: int) -> set[int]:
     if minimum > count:
         raise DeltaMemError(f"{minimum} of {count} events cannot serve the life goal (shape: plan.life_goal_events)")
     return set(rng.sample(range(count), min(count, minimum + rng.randint(0, max(minimum, 1)))))
-
-
-# --- what is repeated ------------------------------------------------------------------------------------------------------
 
 
 def _repeats(

@@ -23,8 +23,7 @@ TextsT = TypeVar("TextsT", str, tuple[str, ...])
 def load(path: Path, schema: type[Schema]) -> Schema:
     """Read a YAML file of this package.
 
-    Raises:
-        DeltaMemError: If the file does not fit the schema; the message names the file and what is wrong in it.
+    Raises `DeltaMemError` if the file does not fit the schema; the message names the file and what is wrong in it.
     """
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -39,7 +38,6 @@ class Deck:
     """Texts in a random order, none twice before all have come."""
 
     def __init__(self, rng: random.Random, texts: Sequence[str]) -> None:
-        """Take the texts, at least one."""
         self._rng = rng
         self._texts = texts
         self._left: list[str] = []

@@ -32,36 +32,24 @@ class Progress:
     """Counts what is done, and shows it on stderr."""
 
     def __init__(self, *, people: int, found: int, expected: Mapping[Unit, float], pool: EndpointPool | None = None) -> None:
-        """Begin to count.
-
-        Args:
-            people: People of this run in all.
-            found: Of these, how many an earlier run has finished.
-            expected: Units of one person, see `synth.estimate.expected_units`.
-            pool: Knows of requests in flight and retries.
-        """
+        """Of the `people` an earlier run has finished those `found`; of one, the units `expected` are to be done."""
         self._console = Console(stderr=True, highlight=False)
         self._pool = pool
-        self._people = people
-        self._found = found
+        self._people, self._finished, self._failed, self._in_work = people, found, 0, 0
         self._expected: defaultdict[str, float] = defaultdict(float)
         for unit, count in expected.items():
             self._expected[unit.stage] += count * (people - found)
         self._started = time.monotonic()
         self._done: Counter[str] = Counter()
-        self._units = self._rejected = self._repairs = self._in_work = 0
-        self._finished = self._failed = 0
-        self._spent = 0
+        self._rejected = self._repairs = 0
         self._recent: deque[tuple[float, int]] = deque()
 
     def observe(self, unit: Unit, written: UnitResult[Any]) -> None:
         """Count a unit; an `Observer`."""
         self._done[unit.stage] += 1
-        self._units += 1
         self._repairs += len(written.verdicts) - 1
         self._rejected += written.answer is None
         if written.spent_tokens:
-            self._spent += written.spent_tokens
             self._recent.append((time.monotonic(), written.spent_tokens))
 
     def begin(self) -> None:
@@ -81,120 +69,91 @@ class Progress:
 
     @asynccontextmanager
     async def shown(self, seconds: float) -> AsyncIterator[None]:
-        """Show how far the work is while the block runs.
+        """Show how far the work is while the block runs; where stderr is no terminal, in a line every so many seconds."""
 
-        Args:
-            seconds: From one line to the next, where stderr is not a terminal.
-        """
+        async def lines() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                self._console.print(self._line(), soft_wrap=True, markup=False)
+
         if self._console.is_terminal:
             with Live(get_renderable=self._table, console=self._console, refresh_per_second=2, transient=True):
                 yield
             return
-        lines = asyncio.create_task(self._lines(seconds))
+        printing = asyncio.create_task(lines())
         try:
             yield
         finally:
-            lines.cancel()
+            printing.cancel()
 
-    async def _lines(self, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            self._console.print(self.line(), soft_wrap=True, markup=False)
+    def _totals(self) -> dict[str, float]:
+        """Units of each stage that has any."""
+        totals = {stage: max(self._expected[stage], self._done[stage]) for stage in STAGES}
+        return {stage: total for stage, total in totals.items() if total}
 
-    def line(self) -> str:
-        """Everything in one line."""
-        stages = ", ".join(
-            f"{stage} {self._done[stage]}/{round(self._total(stage))}" for stage in STAGES if self._total(stage)
-        )
-        return f"people {self._found + self._finished}/{self._people} ({stages}), {self._figures()}"
+    def _line(self) -> str:
+        stages = ", ".join(f"{stage} {self._done[stage]}/{round(total)}" for stage, total in self._totals().items())
+        return f"people {self._finished}/{self._people} ({stages}), {self._figures()}"
 
-    def _total(self, stage: str) -> float:
-        return max(self._expected[stage], self._done[stage])
+    def _table(self) -> Table:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for stage, total in self._totals().items():
+            done = self._done[stage]
+            table.add_row(stage, f"{done:,} of about {round(total):,} units", f"{done / total:.0%}")
+        table.add_row("people", f"{self._finished:,} of {self._people:,} finished", self._figures())
+        return table
 
     def _figures(self) -> str:
-        share = self._rejected / self._units if self._units else 0.0
+        done, now = self._done.total(), time.monotonic()
+        share = self._rejected / done if done else 0.0
         figures = [f"{self._in_work} people in work", f"{self._repairs} repairs", f"{share:.1%} rejected"]
         if self._pool is not None:
             figures += [f"{self._pool.in_flight} requests in flight", f"{self._pool.retries} retries"]
         if self._failed:
             figures.append(f"{self._failed} people failed")
-        if self._spent:
-            figures.append(f"{self._tokens_per_second():,.0f} tokens/s")
-        return ", ".join([*figures, f"ETA {self._eta()}"])
-
-    def _tokens_per_second(self) -> float:
-        now = time.monotonic()
-        while self._recent and self._recent[0][0] < now - _WINDOW:
-            self._recent.popleft()
-        return sum(tokens for _, tokens in self._recent) / max(min(_WINDOW, self.seconds), 1e-3)
-
-    def _eta(self) -> str:
-        done = sum(self._done[stage] for stage in STAGES)
-        total = sum(self._total(stage) for stage in STAGES)
-        if not done:
-            return "unknown"
-        return duration(self.seconds * (total - done) / done)
-
-    def _table(self) -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for stage in STAGES:
-            if total := self._total(stage):
-                table.add_row(
-                    stage, f"{self._done[stage]:,} of about {round(total):,} units", f"{self._done[stage] / total:.0%}"
-                )
-        table.add_row("people", f"{self._found + self._finished:,} of {self._people:,} finished", self._figures())
-        return table
+        if self._recent:
+            spent = sum(tokens for moment, tokens in self._recent if moment >= now - _WINDOW)
+            figures.append(f"{spent / max(min(_WINDOW, self.seconds), 1e-3):,.0f} tokens/s")
+            while len(self._recent) > 1 and self._recent[0][0] < now - _WINDOW:
+                self._recent.popleft()
+        left = sum(self._totals().values()) - done
+        return ", ".join([*figures, f"ETA {duration(self.seconds * left / done) if done else 'unknown'}"])
 
 
 class Totals:
     """Counts over finished people, whichever run wrote them."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self.people: Counter[str] = Counter()
-        self.sessions: Counter[str] = Counter()
-        self.operations: Counter[str] = Counter()
-        self.rejected: Counter[str] = Counter()
-        self.violations: Counter[str] = Counter()
-        self.attempts = self.prompt_tokens = self.completion_tokens = self.reasoning_tokens = 0
+        self._people, self._sessions, self._operations = Counter[str](), Counter[str](), Counter[str]()
+        self._rejected, self._violations, self._usage = Counter[str](), Counter[str](), Counter[str]()
 
     def counting(self, people: Iterable[Person]) -> Iterator[Person]:
         """Hand people on and count them."""
         for person in people:
-            self.add(person)
+            self._people["finished" if person.profile and person.events else "rejected"] += 1
+            for session in person.sessions:
+                self._sessions["written" if session.dialogue else "rejected"] += 1
+                if session.dialogue:
+                    self._operations.update(str(fact.event) for fact in session.facts)
+            for rejection in person.rejections:
+                self._rejected.update(set(rejection.rules))
+            self._violations.update(person.violations)
+            for usage in person.usage.values():
+                self._usage.update(usage.model_dump())
             yield person
-
-    def add(self, person: Person) -> None:
-        """Count one person."""
-        written = person.profile is not None and bool(person.events)
-        self.people["finished" if written else "rejected"] += 1
-        for session in person.sessions:
-            self.sessions["written" if session.dialogue else "rejected"] += 1
-            if session.dialogue:
-                self.operations.update(str(fact.event) for fact in session.facts)
-        for rejection in person.rejections:
-            self.rejected.update(set(rejection.rules))
-        self.violations.update(person.violations)
-        for usage in person.usage.values():
-            self.attempts += usage.attempts
-            self.prompt_tokens += usage.prompt_tokens
-            self.completion_tokens += usage.completion_tokens
-            self.reasoning_tokens += usage.reasoning_tokens
 
     def summary(self, seconds: float) -> str:
         """A line for each thing that was counted, after a run of `seconds`."""
         rows = {
-            "people": _counts(self.people),
-            "sessions": _counts(self.sessions),
-            "operations": _counts(self.operations),
-            "answers": f"{self.attempts:,}; broken rules: {_top(self.violations)}",
-            "rejected for": _top(self.rejected),
+            name: ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items())) or "0"
+            for name, counts in (("people", self._people), ("sessions", self._sessions), ("operations", self._operations))
         }
-        if self.prompt_tokens or self.completion_tokens:
-            rows["tokens"] = (
-                f"{self.prompt_tokens:,} prompt, {self.completion_tokens:,} completion, "
-                f"{self.reasoning_tokens:,} of them thinking"
-            )
+        usage = self._usage
+        rows["answers"] = f"{usage['attempts']:,}; broken rules: {_top(self._violations)}"
+        rows["rejected for"] = _top(self._rejected)
+        if usage["prompt_tokens"] or usage["completion_tokens"]:
+            tokens = f"{usage['prompt_tokens']:,} prompt, {usage['completion_tokens']:,} completion"
+            rows["tokens"] = f"{tokens}, {usage['reasoning_tokens']:,} of them thinking"
         rows["time"] = duration(seconds)
         return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
 
@@ -203,13 +162,8 @@ def duration(seconds: float) -> str:
     """A time span in words, to two places: ``3 h 20 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _counts(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "0"
 
 
 def _top(counts: Counter[str]) -> str:

@@ -64,14 +64,7 @@ class Method(StrEnum):
 
 
 class Persona(Record):
-    """The seed of one synthetic person.
-
-    Attributes:
-        person_id: Unique in the data set.
-        seed: A sentence to start from.
-        source: Where the sentence comes from: ``generated``, ``file`` or ``personahub``.
-        split: Whether the person is trained on or held out.
-    """
+    """The seed of one person: a sentence to start from, its source (``generated``, ``file``, ``personahub``), the split."""
 
     person_id: str
     seed: Line
@@ -171,23 +164,14 @@ class Preferences(Record):
 
 
 class Fact(Record):
-    """One atomic fact about the person.
-
-    Attributes:
-        text: The memory sentence, in the third person; begins with the person's name.
-        keywords: What a faithful memory must contain; each occurs in `text`.
-    """
+    """One atomic fact: the memory sentence, in the third person, and keywords of it that a faithful memory must contain."""
 
     text: Line
     keywords: Keywords
 
 
 class SaidFact(Fact):
-    """A fact that a session brings up.
-
-    Attributes:
-        misspoken: The wrong value that is said first where the fact is corrected in the session; else empty.
-    """
+    """A fact that a session brings up; `misspoken` is the wrong value said first where it is corrected there."""
 
     misspoken: Keyword = ""
 
@@ -195,11 +179,9 @@ class SaidFact(Fact):
 class FactPlan(Record):
     """The program's plan of one fact.
 
-    Attributes:
-        family: Facts of the same number are siblings, of the same kind and wording with one slot changed; 0 stands alone.
-        provenance: How the fact comes up.
-        dated: Whether it has a date, which the user will say in relation to the day of the session.
-        temporary: Whether it ends on a date that it names.
+    Facts of the same `family` number are siblings, of the same kind and wording with one slot changed; 0 stands alone. A
+    `dated` fact has a date, which the user will say in relation to the day of the session; a `temporary` one ends on a date
+    that it names.
     """
 
     family: int = 0
@@ -209,11 +191,9 @@ class FactPlan(Record):
 
 
 class TrackedFact(Fact):
-    """A fact that an event may change.
+    """A fact that an event may change; those of no track (family, education) are left alone.
 
-    Attributes:
-        track: Its stream; None for a fact of no stream (family, education), which events leave alone.
-        subject: The full name (relationship) or the category (preference) that it is about; empty in other tracks.
+    `subject` is the full name (relationship) or the category (preference) that it is about; empty in other tracks.
     """
 
     track: Track | None
@@ -221,16 +201,7 @@ class TrackedFact(Fact):
 
 
 class Profile(Record):
-    """Stage 1: who the person is, and what is remembered of them before the first session.
-
-    Attributes:
-        persona: The seed.
-        fixed: What does not change.
-        dynamic: What may change.
-        preferences: Likes and dislikes.
-        start: Time that the initial memories carry; every event is later.
-        initial: The facts of the initial memory state S0.
-    """
+    """Stage 1: who the person is, and the facts of the initial memory state S0, which carry the time `start`."""
 
     persona: Persona
     fixed: FixedPart
@@ -255,18 +226,9 @@ class PlannedChange(Record):
 class EventSlot(Record):
     """The program's plan of one event, which the writer fills.
 
-    Attributes:
-        index: Position in the person's life, from 0.
-        not_before: Earliest date.
-        not_after: Latest date; the next slot begins later.
-        domain: Where in life.
-        life_goal: Whether the event must serve the life goal.
-        changes: The state deltas to make, in any order.
-        reused: How many earlier memories the session repeats (NONE operations).
-        days_after: How many days after the event the session takes place.
-        idle: Whether nothing happens and nothing is told: the session is chat and has no operations.
-        topic: What the event is to be about; empty leaves it to the writer.
-        given_up: Changes that were planned, and given up because no answer with them kept the rules.
+    It takes place from `not_before` to `not_after`; the next slot begins later. `reused` is how many earlier memories the
+    session repeats (NONE), `days_after` how many days after the event it takes place. In the session of an `idle` slot
+    nothing happens and nothing is told. `given_up` are planned changes with which no answer kept the rules.
     """
 
     index: int
@@ -292,13 +254,8 @@ class Participant(Record):
 class StateDelta(Fact):
     """What one event does to one fact (paper, appendix A).
 
-    Attributes:
-        track: The stream.
-        change: The operator.
-        subject: As in `TrackedFact`.
-        previous_text: The fact as it was, word for word; empty for a new one.
-        text: The fact as it holds after the event.
-        keywords: Of `text`; at least one is also one of the previous fact's.
+    `previous_text` is the fact as it was, word for word, empty for a new one; `text` as it holds after the event. One
+    keyword at least is also one of the previous fact's.
     """
 
     track: Track
@@ -308,11 +265,7 @@ class StateDelta(Fact):
 
 
 class LifeEvent(Record):
-    """Stage 2: something that happens and is talked about in one session.
-
-    Attributes:
-        memory: The event itself as a memory, where the shape asks for one.
-    """
+    """Stage 2: something that happens and is talked about in one session; `memory` is the event itself as a memory."""
 
     index: Annotated[int, Field(ge=0, le=999)]
     date: date
@@ -346,40 +299,21 @@ class PastEvent(Record):
 
 
 class EventGroup(Record):
-    """Events that are linked: the first is the source of a memory anchor (paper, section 3.2).
-
-    Attributes:
-        events: Indices, increasing.
-        thread: What links them.
-    """
+    """Linked events, by increasing index: the first is the source of a memory anchor (paper, section 3.2)."""
 
     events: Annotated[tuple[Annotated[int, Field(ge=0, le=999)], ...], Field(max_length=8)]
     thread: Line
 
 
 class Evolution(Record):
-    """How one memory anchor changes over the events of its group.
-
-    Attributes:
-        method: The one method of the whole thread.
-        memories: One an event; each later one subsumes the earlier.
-    """
+    """How one memory anchor changes over the events of its group: a memory an event, each subsumes the earlier ones."""
 
     method: Method
     memories: Annotated[tuple[Fact, ...], Field(max_length=8)]
 
 
 class PlannedRevision(Record):
-    """The program's plan of one change of a memory.
-
-    Attributes:
-        change: The operator.
-        signal: How the change shows in the session.
-        provenance: How it comes up.
-        dated: As in `FactPlan`.
-        today: Date of the session.
-        event: What the session is otherwise about.
-    """
+    """The program's plan of one change of a memory: how it shows and comes up, and the day and event of its session."""
 
     change: Change
     signal: Signal
@@ -390,11 +324,7 @@ class PlannedRevision(Record):
 
 
 class RevisedFact(SaidFact):
-    """A memory after one change.
-
-    Attributes:
-        outdated: Values of an earlier text that are wrong now.
-    """
+    """A memory after one change; `outdated` are values of an earlier text that are wrong now."""
 
     outdated: Keywords = ()
 
@@ -433,18 +363,10 @@ class KeywordOrigin(StrEnum):
 class SessionFact(Record):
     """A fact that the user has to say in a session, and the operation that it asks for.
 
-    Attributes:
-        id: Unique in the session: ``f1``, ``f2``..., in the order of the story.
-        event: ADD, UPDATE or NONE (a known memory is repeated).
-        text: The memory sentence after the session.
-        previous_text: The memory before the session; empty for ADD, equal to `text` for NONE.
-        keywords: Of `text`.
-        origin: Where it comes from.
-        origins: Where each keyword comes from; only what is ``said`` has to be spoken. Empty: all are.
-        misspoken: As in `SaidFact`.
-        outdated: As in `RevisedFact`.
-        statement: UPDATEs of the same number above 0 are changed by one statement of the user.
-        difficulty: None where none is planned; an UPDATE then says both the previous and the new text.
+    Facts are numbered in the order of the story. `previous_text` is empty for ADD and equal to `text` for NONE. `origins`
+    says where each keyword comes from: only what is ``said`` has to be spoken; empty means that all are. UPDATEs of the same
+    `statement` above 0 are changed by one statement of the user. Without a planned difficulty, an UPDATE says both the old
+    and the new text.
     """
 
     id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
@@ -490,14 +412,7 @@ class AsideKind(StrEnum):
 
 
 class Aside(Record):
-    """Something planned that asks for no operation.
-
-    Attributes:
-        id: Unique in the session: ``a1``, ``a2``...
-        kind: What it is.
-        words: What is said in it: keywords of `memory`, or a word that elsewhere marks a change.
-        memory: A memory that the session leaves as it is; empty if there is none.
-    """
+    """Something planned that asks for no operation: it says words of a memory that is left as it is, or a cue of change."""
 
     id: Annotated[str, StringConstraints(pattern="^a[0-9]{1,3}$")]
     kind: AsideKind
@@ -508,13 +423,9 @@ class Aside(Record):
 class Voice(Record):
     """How the user of a session writes, and who and what else turns up in it; what is empty is left to the writer.
 
-    Attributes:
-        style: Of the whole life.
-        manner: Of this session.
-        language: Whose words the user drops now and then.
-        guest: Full name of somebody who types one turn instead of the user.
-        guest_purpose: What for.
-        interference: A line off the subject that stands in one of the assistant's answers, word for word.
+    `style` is of the whole life, `manner` of this session; words of a `language` are dropped now and then. A `guest` types
+    one turn instead of the user. The line of `interference` stands, off the subject, in one of the assistant's answers, word
+    for word.
     """
 
     style: Line = ""
@@ -535,10 +446,7 @@ class Exchange(Record):
 class PlannedFact(Record):
     """The work plan's entry of one fact; turns count from 1.
 
-    Attributes:
-        fact_id: The `SessionFact`.
-        turn: Where the user says the fact.
-        previous_turn: Where the user mentions what held before an UPDATE, not later than `turn`; 0 for other facts.
+    `previous_turn` is where the user mentions what held before an UPDATE, not later than `turn`; 0 for other facts.
     """
 
     fact_id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
@@ -580,14 +488,7 @@ class SynthSession(Record):
 
 
 class Rejection(Record):
-    """A unit whose answer broke rules to the last repair.
-
-    Attributes:
-        unit: Its kind, the value of a `synth.tasks.Unit`.
-        where: Which one of the person's: a session's or group's index; empty where there is only one.
-        rules: Names of the broken rules, of the last attempt.
-        reasons: What was wrong, one sentence a violation.
-    """
+    """A unit, at a place of its kind, whose answer broke rules to the last repair, with a reason for each violation."""
 
     unit: str
     where: str
@@ -612,19 +513,9 @@ class UnitUsage(Record):
 class Person(Record):
     """Everything that was written of one person; the labelled sessions follow from it (`synth.assembly`).
 
-    Attributes:
-        persona: The seed.
-        profile: None if it was rejected, and with it the person.
-        slots: The plan of the events.
-        events: Empty if they were rejected, and with them the person.
-        groups: The linked events whose memory thread was written.
-        evolutions: The memory threads, one a group.
-        sessions: One an event.
-        dropped: How many facts of the filling were left out, because they repeat what is remembered elsewhere.
-        rejections: What was given up.
-        checked: How many answers each rule has judged.
-        violations: How many answers have broken it, repaired ones included.
-        usage: By the value of `synth.tasks.Unit`.
+    A rejected profile, or rejected events, reject the person. `groups` are those whose memory thread was written, `dropped`
+    the facts of the filling that repeat what is remembered elsewhere. `checked` and `violations` count answers by rule,
+    repaired ones included; `usage` goes by the value of `synth.tasks.Unit`.
     """
 
     persona: Persona

@@ -57,23 +57,14 @@ class Unit(StrEnum):
     @property
     def stage(self) -> str:
         """The stage of the paper that it belongs to: ``profile``, ``events``, ``memories`` or ``dialogue``."""
-        return _STAGES[self]
+        order = list(Unit)
+        return next(stage for stage, last in _LAST_OF_STAGE.items() if order.index(self) <= order.index(last))
 
 
-_STAGES = {
-    Unit.FIXED: "profile",
-    Unit.DYNAMIC: "profile",
-    Unit.PREFERENCES: "profile",
-    Unit.INITIAL: "profile",
-    Unit.EVENTS: "events",
-    Unit.LINKS: "memories",
-    Unit.EVOLUTION: "memories",
-    Unit.FILLING: "memories",
-    Unit.REVISION: "memories",
-    Unit.DIALOGUE: "dialogue",
-    Unit.EXTRACTION: "dialogue",
-    Unit.CONTRADICTIONS: "dialogue",
-}
+_LAST_OF_STAGE = {
+    "profile": Unit.INITIAL, "events": Unit.EVENTS, "memories": Unit.REVISION, "dialogue": Unit.CONTRADICTIONS,
+}  # fmt: skip
+
 
 REVIEWS = (Unit.EXTRACTION, Unit.CONTRADICTIONS)
 """Units that a writer does by itself for a dialogue that keeps all other rules."""
@@ -82,18 +73,20 @@ AnswerT = TypeVar("AnswerT", bound=Record)
 
 
 class Task(Record, Generic[AnswerT]):
-    """What a writer is told; ``prompts/<unit>.md`` explains every field.
-
-    Attributes:
-        unit: The kind; names the prompt file and the rules.
-        answer: The type of the answer.
-    """
+    """What a writer is told; ``prompts/<unit>.md`` explains every field. `unit` names the prompt file and the rules."""
 
     unit: ClassVar[Unit]
     answer: ClassVar[type[Record]]
 
+    def __init_subclass__(cls, *, unit: Unit | None = None, answer: type[Record] | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if unit is not None and answer is not None:
+            cls.unit, cls.answer = unit, answer
+            TASKS[unit] = cls
 
-# --- answers that are not records of their own -----------------------------------------------------------------------------
+
+TASKS: dict[Unit, type[Task[Any]]] = {}
+"""All kinds of tasks, in the order of `Unit`."""
 
 
 class InitialFacts(Record):
@@ -151,24 +144,15 @@ class Contradictions(Record):
     found: Annotated[tuple[Contradiction, ...], Field(max_length=20)]
 
 
-# --- tasks -----------------------------------------------------------------------------------------------------------------
-
-
-class FixedTask(Task[FixedPart]):
+class FixedTask(Task[FixedPart], unit=Unit.FIXED, answer=FixedPart):
     """Enrich and correct a drafted fixed part against the persona seed; name, gender and birth date stay."""
-
-    unit: ClassVar = Unit.FIXED
-    answer: ClassVar = FixedPart
 
     persona: Line
     draft: FixedPart
 
 
-class DynamicTask(Task[DynamicPart]):
+class DynamicTask(Task[DynamicPart], unit=Unit.DYNAMIC, answer=DynamicPart):
     """Enrich and correct a drafted dynamic part; the number of relationships and their names stay."""
-
-    unit: ClassVar = Unit.DYNAMIC
-    answer: ClassVar = DynamicPart
 
     persona: Line
     fixed: FixedPart
@@ -177,11 +161,8 @@ class DynamicTask(Task[DynamicPart]):
     limits: ProfileLimits
 
 
-class PreferencesTask(Task[Preferences]):
+class PreferencesTask(Task[Preferences], unit=Unit.PREFERENCES, answer=Preferences):
     """Find likes and dislikes in the given categories."""
-
-    unit: ClassVar = Unit.PREFERENCES
-    answer: ClassVar = Preferences
 
     persona: Line
     fixed: FixedPart
@@ -190,15 +171,8 @@ class PreferencesTask(Task[Preferences]):
     limits: ProfileLimits
 
 
-class InitialTask(Task[InitialFacts]):
-    """State what is remembered of the person before the first session (the initial memory state S0).
-
-    Attributes:
-        plans: One for each fact, in their order; empty leaves them to the writer.
-    """
-
-    unit: ClassVar = Unit.INITIAL
-    answer: ClassVar = InitialFacts
+class InitialTask(Task[InitialFacts], unit=Unit.INITIAL, answer=InitialFacts):
+    """State what is remembered before the first session (S0); `plans`, if any, are one for each fact, in order."""
 
     fixed: FixedPart
     dynamic: DynamicPart
@@ -214,11 +188,8 @@ class KnownFact(TrackedFact):
     updates: int
 
 
-class EventsTask(Task[Events]):
+class EventsTask(Task[Events], unit=Unit.EVENTS, answer=Events):
     """Write the events of the given slots, in order."""
-
-    unit: ClassVar = Unit.EVENTS
-    answer: ClassVar = Events
 
     fixed: FixedPart
     dynamic: DynamicPart
@@ -231,11 +202,8 @@ class EventsTask(Task[Events]):
     fact_limits: FactLimits
 
 
-class LinksTask(Task[Links]):
+class LinksTask(Task[Links], unit=Unit.LINKS, answer=Links):
     """Find groups of semantically related events; an event belongs to one group at most."""
-
-    unit: ClassVar = Unit.LINKS
-    answer: ClassVar = Links
 
     name: str
     events: tuple[PastEvent, ...]
@@ -243,11 +211,8 @@ class LinksTask(Task[Links]):
     events_per_group: Range
 
 
-class EvolutionTask(Task[Evolution]):
+class EvolutionTask(Task[Evolution], unit=Unit.EVOLUTION, answer=Evolution):
     """Let one memory anchor evolve over the events of a group."""
-
-    unit: ClassVar = Unit.EVOLUTION
-    answer: ClassVar = Evolution
 
     fixed: FixedPart
     thread: Line
@@ -256,16 +221,8 @@ class EvolutionTask(Task[Evolution]):
     limits: FactLimits
 
 
-class FillingTask(Task[Filling]):
-    """State the further facts of an event that its deltas and memory threads leave out.
-
-    Attributes:
-        today: Date of the session.
-        plans: One for each fact, in their order; empty leaves them to the writer.
-    """
-
-    unit: ClassVar = Unit.FILLING
-    answer: ClassVar = Filling
+class FillingTask(Task[Filling], unit=Unit.FILLING, answer=Filling):
+    """State the further facts of an event, told on `today`; `plans`, if any, are one for each fact, in order."""
 
     fixed: FixedPart
     past: tuple[PastEvent, ...]
@@ -277,17 +234,11 @@ class FillingTask(Task[Filling]):
     plans: tuple[FactPlan, ...] = ()
 
 
-class RevisionTask(Task[Revision]):
-    """Let memories change over later sessions; several of them change together, by one statement.
+class RevisionTask(Task[Revision], unit=Unit.REVISION, answer=Revision):
+    """Let memories change over later sessions, by a plan in order of time; several change together, by one statement.
 
-    Attributes:
-        memories: As they were before.
-        steps: The plan, in order of time.
-        known: What is remembered besides, first of all what is close to the memories; it stays as it is.
+    `known` is what is remembered besides, first of all what is close to the memories; it stays as it is.
     """
-
-    unit: ClassVar = Unit.REVISION
-    answer: ClassVar = Revision
 
     fixed: FixedPart
     memories: tuple[Fact, ...]
@@ -296,18 +247,12 @@ class RevisionTask(Task[Revision]):
     limits: FactLimits
 
 
-class DialogueTask(Task[Dialogue]):
+class DialogueTask(Task[Dialogue], unit=Unit.DIALOGUE, answer=Dialogue):
     """Write the session in which the user tells an assistant about an event, or about nothing in particular.
 
-    Attributes:
-        facts: In the order of the story, which is not that of the operations.
-        asides: What else comes up; it states no fact.
-        known: What is remembered before the session, as far as it is close to it and the session leaves it alone.
-        voice: How the user writes, and what else turns up.
+    Facts are in the order of the story, which is not that of the operations; asides state none. `known` is remembered before
+    the session, as far as it is close to it and the session leaves it alone.
     """
-
-    unit: ClassVar = Unit.DIALOGUE
-    answer: ClassVar = Dialogue
 
     fixed: FixedPart
     today: date
@@ -322,52 +267,25 @@ class DialogueTask(Task[Dialogue]):
     voice: Voice = Voice()
 
 
-class ExtractionTask(Task[Extraction]):
+class ExtractionTask(Task[Extraction], unit=Unit.EXTRACTION, answer=Extraction):
     """List everything that the user of a dialogue states about their life, without knowing what is to be remembered."""
-
-    unit: ClassVar = Unit.EXTRACTION
-    answer: ClassVar = Extraction
 
     name: Name
     today: date
     turns: tuple[Exchange, ...]
 
 
-class ContradictionsTask(Task[Contradictions]):
-    """Find what the user of a dialogue says against themselves, or against what is remembered.
+class ContradictionsTask(Task[Contradictions], unit=Unit.CONTRADICTIONS, answer=Contradictions):
+    """Find what the user of a dialogue says against themselves, or against what is `remembered` before and after.
 
-    Attributes:
-        remembered: Texts that hold before and after.
-        changed: Texts and values that the session replaces on purpose.
+    `changed` are texts and values that the session replaces on purpose.
     """
-
-    unit: ClassVar = Unit.CONTRADICTIONS
-    answer: ClassVar = Contradictions
 
     name: Name
     today: date
     remembered: tuple[str, ...]
     changed: tuple[str, ...]
     turns: tuple[Exchange, ...]
-
-
-TASKS: tuple[type[Task[Record]], ...] = (
-    FixedTask,
-    DynamicTask,
-    PreferencesTask,
-    InitialTask,
-    EventsTask,
-    LinksTask,
-    EvolutionTask,
-    FillingTask,
-    RevisionTask,
-    DialogueTask,
-    ExtractionTask,
-    ContradictionsTask,
-)  # type: ignore[assignment]
-"""All kinds of tasks, in the order of `Unit`."""
-
-# --- what a writer is ------------------------------------------------------------------------------------------------------
 
 
 class Violation(NamedTuple):
@@ -386,12 +304,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitId:
-    """Where in the data set a unit belongs.
+    """Where a unit belongs: people of lower number, then units of higher step, are asked for first.
 
-    Attributes:
-        person: Number of the person; the lower, the earlier its units are asked for.
-        step: How far the unit is in the person's life; the higher, the earlier, so that people get finished.
-        name: Unique in the data set, for example ``p000012/dialogue/7``; draws depend on it.
+    `name` is unique in the data set, for example ``p000012/dialogue/7``; draws depend on it.
     """
 
     person: int
@@ -403,15 +318,9 @@ class UnitId:
 class UnitResult(Generic[AnswerT]):
     """What became of a unit.
 
-    Attributes:
-        answer: None if every attempt broke rules.
-        verdicts: Of each attempt, the last one's violations being empty if there is an answer.
-        prompt_tokens: Of all attempts, now or in an earlier run.
-        completion_tokens: Likewise, thinking included.
-        reasoning_tokens: Likewise, of thinking alone, as far as the server says.
-        spent_tokens: Completion tokens that were paid for in this run; 0 if every attempt was found on disk.
-        partial: If every attempt broke rules, the one that broke the fewest of those that could be read.
-        reviews: Units that the writer did for this one (`REVIEWS`); their tokens are not among this one's.
+    There is no answer if every attempt broke rules; `partial` is then the readable one that broke the fewest. Tokens are of
+    all attempts, now or in an earlier run; `spent_tokens` are completion tokens that were paid for in this run. `reviews`
+    are units that the writer did for this one (`REVIEWS`), with tokens of their own.
     """
 
     answer: AnswerT | None
@@ -439,7 +348,6 @@ class Writer(Protocol):
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         """Answer a task.
 
-        Raises:
-            DeltaMemError: If no answer can be got at all, for example because the endpoint does not answer.
+        Raises `DeltaMemError` if no answer can be got at all, for example because the endpoint does not answer.
         """
         ...

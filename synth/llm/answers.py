@@ -14,7 +14,7 @@ from deltamem.replies import last_object, path, problems, without_thinking
 from synth.records import Record
 from synth.tasks import TASKS, Unit, Verdict, Violation
 
-ANSWERS: dict[Unit, type[Record]] = {task.unit: task.answer for task in TASKS}
+ANSWERS: dict[Unit, type[Record]] = {unit: task.answer for unit, task in TASKS.items()}
 
 _DATE = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 _LAST = ("text", "keywords")
@@ -39,10 +39,6 @@ def tidied(value: Any, schema: dict[str, Any]) -> Any:
     Typography becomes plain (`plain_text`); a number where a text belongs becomes that text, ``1`` and ``"F1"`` the id
     ``f1``; values of an enumeration and of a pattern get the case that is asked for; fields that are null or missing become
     empty where the prompt lets an empty value stand for "none". Anything else that is missing or wrong stays so.
-
-    Args:
-        value: Parsed JSON.
-        schema: Of `record_schema`.
     """
     return _tidied(value, schema, schema.get("$defs", {}))
 
@@ -152,11 +148,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class FormatError(Exception):
-    """An answer that cannot be read.
-
-    Attributes:
-        verdict: Which of `FORMAT_RULES` were checked, and what is wrong.
-    """
+    """An answer that cannot be read; the verdict says which of `FORMAT_RULES` were checked, and what is wrong."""
 
     def __init__(self, rule: str, *messages: str) -> None:
         super().__init__(rule, *messages)
@@ -185,27 +177,14 @@ def thinking_tokens(answer: Answer) -> int:
 
 
 class Reading(NamedTuple, Generic[RecordT]):
-    """An answer that could be read.
-
-    Attributes:
-        answer: The record; texts and lists that are too long are cut.
-        violations: Of ``format.length``, one for each that was cut.
-    """
+    """An answer that could be read; texts and lists that were too long are cut, each a violation of ``format.length``."""
 
     answer: RecordT
     violations: tuple[Violation, ...] = ()
 
 
 def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
-    """Read an answer.
-
-    Args:
-        text: What the model wrote.
-        answer: The type of record that it has to be.
-
-    Raises:
-        FormatError: If no such record can be read; names ``format.json`` or ``format.schema``.
-    """
+    """Read an answer. Raises `FormatError` if no such record can be read; names ``format.json`` or ``format.schema``."""
     text, fields = without_thinking(text), {name for name, field in answer.model_fields.items() if field.is_required()}
     found = last_object(text, lambda value: value if fields <= value.keys() else None) or _mend(text, answer)
     if found is None:
@@ -252,5 +231,4 @@ def _mend(text: str, answer: type[Record]) -> dict[str, Any] | None:
 
 @cache
 def _opening(answer: type[Record]) -> re.Pattern[str]:
-    """Where the object may begin: a brace before one of its fields, in whatever quotes."""
     return re.compile(r"\{\s*\W?(?:" + "|".join(map(re.escape, answer.model_fields)) + r")\b")

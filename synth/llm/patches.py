@@ -45,11 +45,7 @@ def can_be_patched(unit: Unit, rules: frozenset[str]) -> bool:
 
 @cache
 def patch_type(unit: Unit) -> type[Record]:
-    """What a patch of a unit's answer has to be: for each list the parts that change, and the other fields, empty if kept.
-
-    Args:
-        unit: One of those that `can_be_patched`.
-    """
+    """What a patch of a unit's answer has to be: of each list the parts that change; other fields are empty if kept."""
     answer, fields = ANSWERS[unit], {}
     for name, field in answer.model_fields.items():
         if name not in _KEYS[unit]:
@@ -71,10 +67,8 @@ def patched(unit: Unit, answer: RecordT, patch: Record) -> RecordT:
     """An answer with the parts of a patch in place.
 
     A numbered part replaces the one at its place, counted from 1, or goes to the end; one with a field of its own replaces
-    the part that has the same value there, or is added.
-
-    Raises:
-        FormatError: If the result is no such answer any more, for example because it has too many parts.
+    the part that has the same value there, or is added. Raises `FormatError` if the result is no such answer any more, for
+    example because it has too many parts.
     """
     values = answer.model_dump()
     for name, key in _KEYS[unit].items():
@@ -106,7 +100,6 @@ def parts_of(unit: Unit) -> str:
 
 
 def _item(answer: type[Record], name: str) -> type[Record]:
-    """The type of a list's parts."""
     item: type[Record] = answer.model_fields[name].annotation.__args__[0]  # type: ignore[union-attr]
     return item
 

@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
@@ -47,41 +47,24 @@ class _Endpoint:
         return 0 if self.resting else (1 if self.failures else self.slots) - self.in_flight
 
 
-@dataclass(order=True, slots=True)
-class _Waiting:
-    priority: tuple[int, int]
-    number: int
-    given: asyncio.Future[_Endpoint] = field(compare=False)
-
-
 class EndpointPool:
     """The endpoints; belongs to the event loop that it is used in."""
 
     def __init__(self, settings: LLMSettings) -> None:
         """Describe the endpoints; nothing is sent yet.
 
-        Raises:
-            DeltaMemError: If there is no URL, or a URL, the model or the key cannot be right.
+        Raises `DeltaMemError` if there is no URL, or a URL, the model or the key cannot be right.
         """
         if not settings.base_urls:
             raise DeltaMemError("llm.base_urls must name at least one endpoint, for example [http://localhost:8000/v1]")
         self._settings = settings
+        options = {"api_key_env": settings.api_key_env, "timeout": settings.timeout, "max_retries": settings.max_retries}
+        structured: Structured = "json_schema" if settings.structured == "auto" else settings.structured
         self._endpoints = [
-            _Endpoint(
-                LLM(
-                    url,
-                    settings.model,
-                    api_key_env=settings.api_key_env,
-                    timeout=settings.timeout,
-                    max_concurrency=settings.slots,
-                    max_retries=settings.max_retries,
-                ),
-                settings.slots,
-                "json_schema" if settings.structured == "auto" else settings.structured,
-            )
+            _Endpoint(LLM(url, settings.model, max_concurrency=settings.slots, **options), settings.slots, structured)
             for url in dict.fromkeys(settings.base_urls)
         ]
-        self._queue: list[_Waiting] = []
+        self._queue: list[tuple[tuple[int, int], int, asyncio.Future[_Endpoint]]] = []
         self._numbers = itertools.count()
         self._down_since: float | None = None
         self._timers: set[asyncio.TimerHandle] = set()
@@ -96,7 +79,7 @@ class EndpointPool:
     @property
     def waiting(self) -> int:
         """Requests that wait for a free slot."""
-        return sum(not waiting.given.done() for waiting in self._queue)
+        return sum(not given.done() for *_, given in self._queue)
 
     @property
     def completion_tokens(self) -> int:
@@ -116,16 +99,24 @@ class EndpointPool:
     async def check(self) -> None:
         """Make sure that there is somebody to ask; endpoints that do not answer begin with a rest.
 
-        Raises:
-            DeltaMemError: If no endpoint answers and serves the model.
+        Raises `DeltaMemError` if no endpoint answers and serves the model.
         """
-        problems = await asyncio.gather(*(self._problem(endpoint) for endpoint in self._endpoints))
-        found = [problem for problem in problems if problem is not None]
-        if len(found) == len(self._endpoints):
-            raise DeltaMemError("no endpoint can be used: " + "; ".join(found))
-        for endpoint, problem in zip(self._endpoints, problems, strict=True):
-            if problem is not None:
-                _LOG.warning("%s; going on without it for now", problem)
+        wanted = self._settings.model
+
+        async def problem(endpoint: _Endpoint) -> str:
+            try:
+                names = [model.id for model in await endpoint.llm.models()]
+            except LLMError as error:
+                return str(error)
+            served = ", ".join(names) or "no model"
+            return "" if wanted in names else f"endpoint {endpoint.llm.base_url} serves {served}, not {wanted!r}"
+
+        problems = await asyncio.gather(*map(problem, self._endpoints))
+        if all(problems):
+            raise DeltaMemError("no endpoint can be used: " + "; ".join(problems))
+        for endpoint, found in zip(self._endpoints, problems, strict=True):
+            if found:
+                _LOG.warning("%s; going on without it for now", found)
                 self._rest(endpoint)
 
     async def chat(
@@ -137,24 +128,17 @@ class EndpointPool:
         name: str,
         schema: Mapping[str, Any],
     ) -> Answer:
-        """Let the model answer a conversation.
+        """Let the model answer a conversation; `schema`, with a `name`, is for servers that can be held to one.
 
-        Args:
-            messages: With ``role`` and ``content``.
-            priority: Smaller ones first; equal ones in the order of asking.
-            seed: Of the sampling.
-            name: Of the schema.
-            schema: Of the answer, for servers that can be held to one.
-
-        Raises:
-            ContextLengthError: If the messages do not fit the model's window.
-            LLMError: If the request is refused, or nobody could answer it for `LLMSettings.patience` seconds.
+        Smaller priorities come first, equal ones in the order of asking. Raises `ContextLengthError` if the messages do not
+        fit the model's window, `LLMError` if the request is refused, or nobody could answer it for `LLMSettings.patience`
+        seconds.
         """
         loop = asyncio.get_running_loop()
         failing_since: float | None = None
         for attempt in itertools.count():
             if attempt > 1:
-                await asyncio.sleep(min(_FIRST_REST * 2.0 ** (attempt - 2), _LONGEST_REST))
+                await asyncio.sleep(_rest_seconds(attempt - 1))
             async with self._slot(priority) as endpoint:
                 answers = endpoint.answers
                 try:
@@ -181,40 +165,43 @@ class EndpointPool:
         self._timers.clear()
         await asyncio.gather(*(endpoint.llm.close() for endpoint in self._endpoints))
 
-    async def _problem(self, endpoint: _Endpoint) -> str | None:
-        try:
-            served = await endpoint.llm.models()
-        except LLMError as error:
-            return str(error)
-        names = [model.id for model in served]
-        if self._settings.model in names:
-            return None
-        return f"endpoint {endpoint.llm.base_url} serves {', '.join(names) or 'no model'}, not {self._settings.model!r}"
-
     async def _ask(
         self, endpoint: _Endpoint, messages: Sequence[Mapping[str, object]], seed: int, name: str, schema: Mapping[str, Any]
     ) -> Answer:
+        """Ask an endpoint, in ever looser response formats until it knows one."""
+        settings = self._settings
         while True:
             structured = endpoint.structured
+            formats = {
+                "none": None,
+                "json_object": {"type": "json_object"},
+                "json_schema": {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}},
+            }
             try:
                 answer = await endpoint.llm.chat(
                     messages,
-                    temperature=self._settings.temperature,
-                    max_tokens=self._settings.max_tokens,
+                    temperature=settings.temperature,
+                    max_tokens=settings.max_tokens,
                     seed=seed,
-                    response_format=_response_format(structured, name, schema),
+                    response_format=formats[structured],
                     extra_body=self._body,
                 )
             except LLMError as error:
-                if not self._steps_down(endpoint, structured, error):
+                refused = _FORMAT_REFUSED.search(str(error)) and not isinstance(error, ContextLengthError)
+                if settings.structured != "auto" or structured == "none" or is_passing(error) or not refused:
                     raise
+                if endpoint.structured == structured:  # else somebody else was first
+                    endpoint.structured = _STEPS_DOWN[structured]
+                    _LOG.warning("%s; from now on it is asked for response format %r", error, endpoint.structured)
+                self._repeats += 1
             else:
                 self._watch_thinking(endpoint, answer)
                 return answer
 
     def _watch_thinking(self, endpoint: _Endpoint, answer: Answer) -> None:
         """Warn once of an endpoint that does not think although it is told to; servers say nothing of it themselves."""
-        if self._settings.reasoning_effort is None or endpoint.thoughtless >= _SILENT:
+        effort = self._settings.reasoning_effort
+        if effort is None or endpoint.thoughtless >= _SILENT:
             return
         endpoint.thoughtless = 0 if thinking_tokens(answer) else endpoint.thoughtless + 1
         if endpoint.thoughtless == _SILENT:
@@ -223,25 +210,13 @@ class EndpointPool:
                 "the server may ignore the field or suppress thinking for structured output (try llm.structured=none)",
                 endpoint.llm.base_url,
                 _SILENT,
-                self._settings.reasoning_effort,
+                effort,
             )
-
-    def _steps_down(self, endpoint: _Endpoint, structured: Structured, error: LLMError) -> bool:
-        """Whether the request shall be repeated in another mode, because the endpoint does not know this one."""
-        if self._settings.structured != "auto" or structured not in _STEPS_DOWN:
-            return False
-        if is_passing(error) or isinstance(error, ContextLengthError) or not _FORMAT_REFUSED.search(str(error)):
-            return False
-        if endpoint.structured == structured:  # else somebody else was first
-            endpoint.structured = _STEPS_DOWN[structured]
-            _LOG.warning("%s; from now on it is asked for response format %r", error, endpoint.structured)
-        self._repeats += 1
-        return True
 
     @asynccontextmanager
     async def _slot(self, priority: tuple[int, int]) -> AsyncIterator[_Endpoint]:
         given: asyncio.Future[_Endpoint] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, _Waiting(priority, next(self._numbers), given))
+        heapq.heappush(self._queue, (priority, next(self._numbers), given))
         self._dispatch()
         try:
             endpoint = await given
@@ -260,14 +235,14 @@ class EndpointPool:
 
     def _dispatch(self) -> None:
         while self._queue:
-            if self._queue[0].given.done():  # cancelled
-                heapq.heappop(self._queue)
-                continue
+            *_, given = self._queue[0]
             endpoint = max(self._endpoints, key=lambda each: each.free)
-            if endpoint.free <= 0:
-                return
-            endpoint.in_flight += 1
-            heapq.heappop(self._queue).given.set_result(endpoint)
+            if not given.done():  # else cancelled
+                if endpoint.free <= 0:
+                    return
+                endpoint.in_flight += 1
+                given.set_result(endpoint)
+            heapq.heappop(self._queue)
 
     def _succeeded(self, endpoint: _Endpoint) -> None:
         endpoint.answers += 1
@@ -279,11 +254,10 @@ class EndpointPool:
             return
         _LOG.warning("%s; it rests", error)
         self._rest(endpoint)
-        if self._hopeless():
-            while self._queue:
-                waiting = heapq.heappop(self._queue).given
-                if not waiting.done():
-                    waiting.set_exception(LLMError(str(error)))
+        while self._queue and self._hopeless():
+            *_, given = heapq.heappop(self._queue)
+            if not given.done():
+                given.set_exception(LLMError(str(error)))
 
     def _rest(self, endpoint: _Endpoint) -> None:
         loop = asyncio.get_running_loop()
@@ -297,7 +271,7 @@ class EndpointPool:
             endpoint.resting = False
             self._dispatch()
 
-        timer = loop.call_later(min(_FIRST_REST * 2.0 ** (endpoint.failures - 1), _LONGEST_REST), wake)
+        timer = loop.call_later(_rest_seconds(endpoint.failures), wake)
         self._timers.add(timer)
 
     def _hopeless(self) -> bool:
@@ -306,9 +280,5 @@ class EndpointPool:
         return self._down_since is not None and now - self._down_since >= self._settings.patience
 
 
-def _response_format(structured: Structured, name: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    if structured == "none":
-        return None
-    if structured == "json_object":
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+def _rest_seconds(failures: int) -> float:
+    return min(_FIRST_REST * 2.0 ** (failures - 1), _LONGEST_REST)

@@ -51,7 +51,6 @@ from synth.validators.reviews import Reviewed, judge_reviewed
 
 Message = Mapping[str, str]
 
-_TASK_TYPES: dict[Unit, type[Task[Record]]] = {task.unit: task for task in TASKS}
 _TASK = re.compile(r"^Unit: (?P<unit>\w+)$.*^<task>\n(?P<task>.*)\n</task>$", re.DOTALL | re.MULTILINE)
 _MOST_VIOLATIONS = 20
 _LONGEST_VIOLATION = 400
@@ -68,12 +67,7 @@ def opening(task: Task[Any]) -> list[dict[str, str]]:
 
 
 def repair(answer: str, violations: Sequence[Violation]) -> list[dict[str, str]]:
-    """The messages that send a whole answer back.
-
-    Args:
-        answer: What the model wrote, without its thinking.
-        violations: What is wrong with it, at least one.
-    """
+    """The messages that send a whole answer back."""
     return [
         {"role": "assistant", "content": answer},
         {"role": "user", "content": _prompt("repair").fill(violations=_listed(violations))},
@@ -102,12 +96,11 @@ def _listed(violations: Sequence[Violation]) -> str:
 def read_task(messages: Iterable[Message]) -> Task[Any]:
     """Find the task in a conversation; what a scripted server answers is made of it.
 
-    Raises:
-        ValueError: If there is none.
+    Raises `ValueError` if there is none.
     """
     for message in messages:
         if message["role"] == "user" and (found := _TASK.search(message["content"])):
-            return _TASK_TYPES[Unit(found["unit"])].model_validate_json(found["task"])
+            return TASKS[Unit(found["unit"])].model_validate_json(found["task"])
     raise ValueError("the conversation holds no task")
 
 
@@ -150,15 +143,6 @@ class LLMWriter:
         seed: int,
         similarity: Similarity | None = None,
     ) -> None:
-        """Take what it needs; closing pool and store is up to the caller.
-
-        Args:
-            settings: Model, sampling, repairs.
-            pool: Whom to ask, by the same settings.
-            store: Where answers are kept and looked up.
-            seed: Of the data set; each request has its own, derived from it.
-            similarity: For the rules that need one.
-        """
         self._settings = settings
         self._pool = pool
         self._store = store
@@ -336,8 +320,7 @@ class _Attempt(NamedTuple, Generic[AnswerT]):
 def _read(answer: Answer, expected: type[Record], task: Task[AnswerT], best: _Attempt[AnswerT] | None) -> Reading[AnswerT]:
     """Read an answer; a patch is put in place. A model may answer with the whole where parts were asked for.
 
-    Raises:
-        FormatError: If it cannot be read.
+    Raises `FormatError` if it cannot be read.
     """
     if answer.truncated:
         message = f"the answer was cut off after {answer.completion_tokens} tokens, thinking included; be briefer"
@@ -356,21 +339,11 @@ def _read(answer: Answer, expected: type[Record], task: Task[AnswerT], best: _At
 
 
 def _next_request(
-    unit: Unit,
-    first: Sequence[Mapping[str, str]],
-    best: _Attempt[Any],
-    unread: Sequence[Violation] = (),
-    *,
-    worse: bool,
+    unit: Unit, first: Sequence[Mapping[str, str]], best: _Attempt[Any], unread: Sequence[Violation] = (), *, worse: bool
 ) -> _Request:
     """How an answer is sent back: for its parts if they can be mended, and if the last try has brought it on.
 
-    Args:
-        unit: Its kind.
-        first: The messages that put the task.
-        best: The best answer so far.
-        unread: Why the last one could not be read.
-        worse: Whether the last one was no better.
+    `unread` is why the last one could not be read, `worse` whether it was no better than the best one.
     """
     text, violations = best.answer.model_dump_json(), (*unread, *best.violations)
     if worse or not can_be_patched(unit, frozenset(violation.rule for violation in best.violations)):

@@ -17,10 +17,8 @@ def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
     """Answer a task; nothing but the task and the draws counts.
 
     Tasks whose keywords are single words, and dialogues in which facts may be said word for word, are of the tiny form of
-    `demanding`.
-
-    Raises:
-        DeltaMemError: If the task asks for what templates cannot do, for example to change facts of other writers.
+    `demanding`. Raises `DeltaMemError` if the task asks for what templates cannot do, for example to change facts of other
+    writers.
     """
     return cast(AnswerT, _ANSWERS[task.unit](task, rng))
 
@@ -29,12 +27,6 @@ class OfflineWriter:
     """Writes without a model and without a network; a `synth.tasks.Writer`."""
 
     def __init__(self, seed: int, similarity: Similarity | None = None) -> None:
-        """Take what answers depend on.
-
-        Args:
-            seed: Everything is drawn from this and the place of the unit.
-            similarity: For the rules that need one.
-        """
         self._seed = seed
         self._similarity = similarity
 
@@ -44,11 +36,7 @@ class OfflineWriter:
         return {"writer": "offline", "seed": self._seed}
 
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
-        """Answer a task, once, and judge the answer.
-
-        Raises:
-            DeltaMemError: As `answer` does.
-        """
+        """Answer a task, once, and judge the answer. Raises `DeltaMemError` as `answer` does."""
         written = answer(task, random.Random(f"{self._seed}/{place.name}"))
         verdict = judge_answer(cast(Task[Record], task), written, self._similarity)
         return UnitResult(None if verdict.violations else written, (verdict,))

@@ -14,6 +14,7 @@ from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
 from synth.offline.speaker import Speaker, as_date
+from synth.offline.templates import day, slot_source
 from synth.offline.topics import (
     LAST,
     PERSON,
@@ -22,19 +23,16 @@ from synth.offline.topics import (
     Known,
     Topic,
     adjusted,
-    begun_anew,
     blocks,
     cast_of,
     expanded,
     over,
     read,
-    source,
     topics,
     values,
     with_detail,
     without,
     without_detail,
-    written,
 )
 from synth.records import (
     Change,
@@ -147,7 +145,7 @@ class _Stock:
         # A single visit has no first and last day.
         fitting = [block for block in fitting if block[0].lasts] if lasts else fitting
         if size > 1 and self.rng.random() < _NAMED:
-            fitting = [block for block in fitting if source(block[0].key) not in values().lists] or fitting
+            fitting = [block for block in fitting if not values().listed(block[0].key)] or fitting
         if not fitting:
             pool = [
                 topic
@@ -175,7 +173,7 @@ class _Stock:
         """The value of a topic's key for a sibling."""
         if number < len(keys):
             return keys[number]
-        name = source(topic.key)
+        name = slot_source(topic.key)
         if name in values().lists:
             return values().draw(self.rng, name, keys)
         return self.cast.place(self.rng) if name == PLACE else self.cast.name(self.rng)
@@ -183,7 +181,7 @@ class _Stock:
 
 def _endless(topic: Topic) -> bool:
     """Whether there can be any number of facts of a topic, as they are told apart by names, which can be invented."""
-    return not topic.single and not topic.rare and source(topic.key) not in values().lists
+    return not topic.single and not topic.rare and not values().listed(topic.key)
 
 
 def _siblings(
@@ -208,7 +206,7 @@ def _siblings(
         if "kin" in base.values and topic.key == PERSON:
             found[number]["kin"] = cast.kin(own[number])
     # Nobody is in two places at one time.
-    if source(base.topic.changeable[0]) == "day" or rng.random() < _APART:
+    if slot_source(base.topic.changeable[0]) == "day" or rng.random() < _APART:
         _vary(stock, base, found, _shared(base, plans))
     for sibling, plan in zip(found, plans, strict=True):
         yield _planned(rng, cast, replace(base, values=sibling, changed=()), plan, today, own)
@@ -217,7 +215,7 @@ def _siblings(
 def _shared(base: Known, plans: Sequence[FactPlan]) -> float:
     """Share of their words that siblings must have in common: room for sources and last days, if they have some."""
     bare = not any(plan.temporary or plan.provenance == "hearsay" for plan in plans)
-    return _SHARED_BARE if bare and source(base.topic.changeable[0]) == "day" else _SHARED
+    return _SHARED_BARE if bare and slot_source(base.topic.changeable[0]) == "day" else _SHARED
 
 
 def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]], shared: float) -> None:
@@ -240,7 +238,7 @@ def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]], shared: fl
 
 
 def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) -> str:
-    if source(slot) in values().lists:
+    if values().listed(slot):
         return values().draw(rng, slot, taken)
     return rng.choice([place for place in cast.places if place not in taken])
 
@@ -251,7 +249,7 @@ def _planned(
     """The fact with the dates and the source that are planned for it; no source is one of the others."""
     if plan.temporary:
         days = rng.randint(8, 58) if today else rng.randint(0, 240)
-        known = replace(known, until=written((today or _FIRST_END) + timedelta(days=days)))
+        known = replace(known, until=day((today or _FIRST_END) + timedelta(days=days)))
     if plan.provenance == "hearsay":
         people = [who for who in cast.people if who not in (*known.values.values(), *others)]
         known = replace(known, heard=rng.choice(people))
@@ -260,11 +258,10 @@ def _planned(
 
 def _near(rng: random.Random, today: date) -> str:
     days = rng.choice([*range(-20, -2), *range(3, 21)])
-    return written(today + timedelta(days=days))
+    return day(today + timedelta(days=days))
 
 
 def _families(plans: Sequence[FactPlan]) -> list[list[int]]:
-    """The places of facts that belong together."""
     found: dict[object, list[int]] = {}
     for place, plan in enumerate(plans):
         found.setdefault(plan.family or f"alone {place}", []).append(place)
@@ -323,7 +320,7 @@ def _first(
             base = stock.cast.fill(rng, topic, given)
             knowns.append(Known(topic, base))
         siblings = [dict(known.values) for known in knowns]
-        if len(siblings) > 1 and source(topic.changeable[0]) == "day":
+        if len(siblings) > 1 and slot_source(topic.changeable[0]) == "day":
             _vary(stock, knowns[0], siblings, _shared(knowns[0], plans))
         together = zip(knowns, siblings, plans, strict=False)
         return [_planned(rng, stock.cast, replace(known, values=own), plan, None) for known, own, plan in together]
@@ -377,8 +374,6 @@ def write_events(task: EventsTask, rng: random.Random) -> Events:
 
 
 class _EventWriter(paper.EventWriter):
-    """Writes one event after the other."""
-
     def remembered(self, slot: EventSlot) -> LifeEvent:
         """Write the event of a slot, and what is remembered of it."""
         self._stock = _Stock(self._rng, self._name, slot.index, self._task.fact_limits)
@@ -458,7 +453,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
 def _misspoken(rng: random.Random, known: Known, fact: Fact, avoided: Sequence[str]) -> str:
     """A wrong value for one of the keywords, the latest news first."""
     slots = [slot for slot in (*known.changed, *known.topic.changeable, *known.values) if slot in known.values]
-    slots = [slot for slot in slots if source(slot) in values().lists and known.values[slot] in fact.keywords]
+    slots = [slot for slot in slots if values().listed(slot) and known.values[slot] in fact.keywords]
     for others in (frozenset(avoided), frozenset[str]()):
         for slot in slots:
             for _ in range(20):
@@ -520,7 +515,7 @@ def _revised(
         full = planned.change is Change.EXPAND and (first.details == old.details or attempt >= _TRIES // 2)
         if full:
             # There is no detail left to add, or none that makes it longer, but a date.
-            first = begun_anew(replace(old, changed=()))
+            first = replace(old, end=None, changed=())
         since = first.since if planned.change is Change.EXPAND else ""
         since = _near(drawn, planned.today) if planned.dated or full else since
         news = [_likewise(first, old, other) for other in olds]
@@ -576,7 +571,7 @@ def _changed(
     change, implied = planned.change, planned.signal == "implied"
     if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
         return over(rng, old)
-    base = begun_anew(replace(old, changed=()))
+    base = replace(old, end=None, changed=())
     if change is Change.EXPAND:
         return expanded(rng, cast, base)
     if change is Change.PARTIAL_DELETION:
@@ -611,7 +606,7 @@ def _later(until: str, today: date) -> bool:
 
 def _revised_anyhow(rng: random.Random, text: str, planned: PlannedRevision, limits: FactLimits) -> RevisedFact:
     """A memory of another writer with something added that says what has become of it."""
-    when = written(planned.today - timedelta(days=rng.randint(3, 20)))
+    when = day(planned.today - timedelta(days=rng.randint(3, 20)))
     body = " ".join(text.rstrip(".").split()[: limits.words.max - 8])
     tail = f"which no longer holds as of {when}" if planned.change is not Change.EXPAND else f"as confirmed on {when}"
     return RevisedFact(text=f"{body}, {tail}.", keywords=(when, body.split()[-1]))

@@ -23,13 +23,7 @@ _TOKENS = re.compile(r"[\[\]|]|\{[a-z_0-9]+\}|<[a-z_0-9]+>|[^\[\]|{}<>]+")
 
 
 class Node(NamedTuple):
-    """A part of a sentence.
-
-    Attributes:
-        kind: ``text``, ``slot``, ``rule``, ``sequence`` or ``choice``.
-        text: The text, or the name of the slot or rule.
-        parts: What a sequence or a choice is made of.
-    """
+    """A part of a sentence; `kind` is ``text``, ``slot``, ``rule``, ``sequence`` or ``choice``."""
 
     kind: str
     text: str = ""
@@ -39,8 +33,7 @@ class Node(NamedTuple):
 def parse(text: str) -> Node:
     """Read a sentence with alternatives.
 
-    Raises:
-        ValueError: If brackets do not match, or something is neither text, slot nor rule.
+    Raises `ValueError` if brackets do not match, or something is neither text, slot nor rule.
     """
     tokens = _TOKENS.findall(text)
     if "".join(tokens) != text:
@@ -97,11 +90,7 @@ class Lines:
     """Sentences of the same use, of which one is drawn; those with more alternatives come more often."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Read the sentences.
-
-        Raises:
-            ValueError: If one cannot be read.
-        """
+        """Read the sentences. Raises `ValueError` if one cannot be read."""
         self.texts = tuple(texts)
         self.nodes = tuple(map(parse, self.texts))
         weights = [1 + math.log(variants(node)) for node in self.nodes]
@@ -138,11 +127,7 @@ class Grammar:
     """Rules by name, and the words of slots that nobody gives."""
 
     def __init__(self, rules: Mapping[str, Iterable[str]], words: Mapping[str, Lines]) -> None:
-        """Read the rules.
-
-        Raises:
-            ValueError: If a sentence cannot be read, or refers to a rule that is not there.
-        """
+        """Read the rules. Raises `ValueError` if a sentence cannot be read, or refers to a rule that is not there."""
         self.words = words
         self._rules = {name: Lines(texts) for name, texts in rules.items()}
         for name, lines in self._rules.items():
@@ -163,7 +148,6 @@ class Grammar:
         return with_article("".join(parts))
 
     def _write(self, rng: random.Random, node: Node, values: dict[str, str], parts: list[str]) -> None:
-        """Add the parts of a node's sentence."""
         kind, text, within = node
         if kind == "text":
             parts.append(text)
@@ -298,7 +282,6 @@ class Speech(StrictModel):
 
 
 def _places(phrase: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where a phrase stands in a text: begin and end."""
     begin = text.find(phrase)
     while phrase and begin >= 0:
         yield begin, begin + len(phrase)
@@ -306,19 +289,10 @@ def _places(phrase: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 class Voice(NamedTuple):
-    """How somebody speaks; shares are from 0 to 1.
+    """How somebody speaks: ``plain``, ``chatty``, ``formal``, ``terse``, or ``short`` in the tiny form.
 
-    Attributes:
-        kind: ``plain``, ``chatty``, ``formal``, ``terse``, or ``short`` in the tiny form.
-        contractions: Share of what can be contracted that is.
-        casual: Share of words for which there is a casual one.
-        formal: Share of words for which there is a formal one.
-        clipped: Share of sentences that leave out their first words, such as ``I am``.
-        typos: Share of words with a slip.
-        lower: Whether sentences begin with a small letter, all of them.
-        unstopped: Share of utterances without a mark at the end.
-        openers: Share of facts that are led up to.
-        tails: Share of facts that are commented on.
+    Shares, from 0 to 1, are of words that are contracted, made casual or formal, of sentences that lose their first words,
+    of words with a slip, of utterances without a mark at the end, and of facts that are led up to and commented on.
     """
 
     kind: str
@@ -350,15 +324,7 @@ _WORD = re.compile(r"\b[a-z]{5,}\b")
 
 
 def spoken(rng: random.Random, voice: Voice, speech: Speech, sentence: str, kept: Collection[str]) -> str:
-    """A sentence as somebody says it; the kept phrases stay as they are, letter for letter, case aside.
-
-    Args:
-        rng: What is drawn depends on this alone.
-        voice: How they speak.
-        speech: The words that change.
-        sentence: A finished sentence.
-        kept: Phrases that must be found again, for example keywords.
-    """
+    """A sentence as somebody says it; the kept phrases stay as they are, letter for letter, case aside."""
     folded = sentence.casefold()
     kept = [phrase for phrase in dict.fromkeys(kept) if phrase.casefold() in folded]
     for table in ("formal", "casual", "contractions"):

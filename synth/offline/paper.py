@@ -9,22 +9,9 @@ from typing import NamedTuple, TypeVar
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from deltamem.sessions import Split
 from synth.config import InitialCounts
 from synth.names import invent_name, split_of
-from synth.offline.templates import (
-    DomainTexts,
-    Kind,
-    Known,
-    day,
-    dialogue_texts,
-    event_texts,
-    facts,
-    fill,
-    profile_texts,
-    things,
-    words,
-)
+from synth.offline.templates import Kind, Known, day, dialogue_texts, event_texts, facts, fill, profile_texts, things, words
 from synth.pools import Deck
 from synth.records import (
     Change,
@@ -82,17 +69,12 @@ def write_fixed(task: FixedTask, rng: random.Random) -> FixedPart:
 def write_dynamic(task: DynamicTask, rng: random.Random) -> DynamicPart:
     """The draft, each empty text filled."""
     draft, texts = task.draft, profile_texts()
-    return draft.model_copy(
-        update={
-            "career": _filled(draft.career, texts.career, rng),
-            "health": _filled(draft.health, texts.health, rng),
-            "relationships": tuple(_filled(other, texts.relationship, rng) for other in draft.relationships),
-        }
-    )
+    career, health = _filled(draft.career, texts.career, rng), _filled(draft.health, texts.health, rng)
+    others = tuple(_filled(other, texts.relationship, rng) for other in draft.relationships)
+    return draft.model_copy(update={"career": career, "health": health, "relationships": others})
 
 
 def _filled(part: RecordT, texts: Mapping[str, Sequence[str]], rng: random.Random) -> RecordT:
-    """The part, with a text for each of the fields that is empty."""
     return part.model_copy(update={field: rng.choice(pool) for field, pool in texts.items() if not getattr(part, field)})
 
 
@@ -103,15 +85,14 @@ def write_preferences(task: PreferencesTask, rng: random.Random) -> Preferences:
     for category in task.categories:
         count = rng.randint(task.limits.items.min, task.limits.items.max)
         drawn = [f"{thing} from {invent_name(rng, split)}" for thing in rng.sample(things(category), count)]
-        likes = -(-count // 2)
-        groups.append(
-            PreferenceGroup(
-                category=category,
-                likes=tuple(Preference(item=item, reason=rng.choice(texts.liked)) for item in drawn[:likes]),
-                dislikes=tuple(Preference(item=item, reason=rng.choice(texts.disliked)) for item in drawn[likes:]),
-            )
-        )
+        half = -(-count // 2)
+        likes = tuple(Preference(item=item, reason=rng.choice(texts.liked)) for item in drawn[:half])
+        dislikes = tuple(Preference(item=item, reason=rng.choice(texts.disliked)) for item in drawn[half:])
+        groups.append(PreferenceGroup(category=category, likes=likes, dislikes=dislikes))
     return Preferences(groups=tuple(groups))
+
+
+# --- first memories --------------------------------------------------------------------------------------------------------
 
 
 def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
@@ -121,9 +102,9 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     drafts = [
         *_work(rng, task, counts[Track.CAREER]),
         *((kind, "", {}) for kind in _choose(rng, facts().health, counts[Track.HEALTH])),
-        *_people(rng, task, split, counts[Track.RELATIONSHIP]),
+        *_people(rng, task, counts[Track.RELATIONSHIP]),
         *_tastes(rng, task.preferences, counts[Track.PREFERENCE]),
-        *_background(rng, task, counts[None]),
+        *_background(rng, task.fixed, counts[None]),
     ]
     found: dict[str, TrackedFact] = {}
     for kind, subject, given in drafts:
@@ -169,15 +150,16 @@ def _work(rng: random.Random, task: InitialTask, count: int) -> list[_Draft]:
     return [first, *((kind, "", {}) for kind in _choose(rng, facts().career, count - 1))][:count]
 
 
-def _people(rng: random.Random, task: InitialTask, split: Split, count: int) -> Iterator[_Draft]:
+def _people(rng: random.Random, task: InitialTask, count: int) -> Iterator[_Draft]:
     known = [(other.name, other.kind.lower()) for other in task.dynamic.relationships]
-    known = known or [(_full_name(rng, split), rng.choice(words().facts["role"]))]
+    known = known or [(_full_name(rng, task.fixed.name), rng.choice(words().facts["role"]))]
     for number, kind in enumerate(_choose(rng, facts().relationship, count)):
         who, role = known[number % len(known)]
         yield kind, who, {"who": who, "role": role}
 
 
-def _full_name(rng: random.Random, split: Split) -> str:
+def _full_name(rng: random.Random, person: str) -> str:
+    split = split_of(person)
     return f"{invent_name(rng, split)} {invent_name(rng, split)}"
 
 
@@ -195,8 +177,7 @@ def _tastes(rng: random.Random, preferences: Preferences, count: int) -> Iterato
         yield kind, category, {"thing": thing, "anchor": maker} if thing in things(category) else {}
 
 
-def _background(rng: random.Random, task: InitialTask, count: int) -> Iterator[_Draft]:
-    fixed = task.fixed
+def _background(rng: random.Random, fixed: FixedPart, count: int) -> Iterator[_Draft]:
     given = {
         "birth": {"date": day(fixed.birth_date), "city": fixed.location},
         "degree": {"degree": fixed.degree, "major": fixed.major or "general studies"},
@@ -208,21 +189,23 @@ def _background(rng: random.Random, task: InitialTask, count: int) -> Iterator[_
         yield kind, "", given.get(kind.name, {})
 
 
+# --- events ----------------------------------------------------------------------------------------------------------------
+
 _COMPANY = 0.5
 """Chance that somebody known from the beginning comes along where no change is about anybody."""
 
 
-class Scene(NamedTuple):
+class Place(NamedTuple):
     """What an event is about, and where it takes place."""
 
     occasion: str
     place: str
 
 
-def scene_of(narrative: str) -> Scene:
+def place_of(narrative: str) -> Place:
     """Read what an event is about from its narrative."""
-    found = event_texts().opening_template.read_start(narrative)
-    return Scene(found["occasion"], found["place"]) if found else Scene("day", "home")
+    found = event_texts().opening_pattern.match(narrative)
+    return Place(found["occasion"], found["place"]) if found else Place("day", "home")
 
 
 def write_events(task: EventsTask, rng: random.Random) -> Events:
@@ -232,7 +215,7 @@ def write_events(task: EventsTask, rng: random.Random) -> Events:
 
 
 class _Held(NamedTuple):
-    """A fact that an event may change: its track, subject and contents."""
+    """A fact that an event may change."""
 
     track: Track | None
     subject: str
@@ -243,17 +226,13 @@ class EventWriter:
     """Writes one event after the other, and knows what has happened so far."""
 
     def __init__(self, task: EventsTask, rng: random.Random) -> None:
-        self._task = task
-        self._rng = rng
-        self._name = task.fixed.name
-        self._split = split_of(task.fixed.name)
+        self._task, self._rng = task, rng
+        self._name, self._split = task.fixed.name, split_of(task.fixed.name)
         self._names = {*task.names, self._name}
         self._seen = {fact.text for fact in task.facts}
         self._titles = {past.title for past in task.past}
-        self._held: dict[str, _Held] = {}
-        for fact in task.facts:
-            if (known := facts().read(self._name, fact.text)) is not None:
-                self._held[fact.text] = _Held(fact.track, fact.subject, known)
+        read = ((fact, facts().read(self._name, fact.text)) for fact in task.facts)
+        self._held = {fact.text: _Held(fact.track, fact.subject, known) for fact, known in read if known is not None}
 
     def event(self, slot: EventSlot) -> LifeEvent:
         """Write the event of a slot; what it changes holds from now on."""
@@ -272,67 +251,75 @@ class EventWriter:
             company[other.name] = other.kind.lower()
         return self._written(slot, tuple(changes), company)
 
+    def _category(self) -> str:
+        groups = self._task.preferences.groups
+        return self._rng.choice(groups).category if groups else "leisure"
+
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
         present = {held.known.kind.name for held in self._held.values()}
-        kinds = facts().of(planned.track)
+        kinds: tuple[Kind, ...] = getattr(facts(), planned.track.value)
         kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
         if planned.track is Track.PREFERENCE:
-            groups = self._task.preferences.groups
-            subject = rng.choice(groups).category if groups else "leisure"
+            subject = self._category()
         elif planned.track is Track.RELATIONSHIP:
-            subject = _full_name(rng, self._split)
+            subject = _full_name(rng, self._name)
             while subject in self._names:
-                subject = _full_name(rng, self._split)
+                subject = _full_name(rng, self._name)
             self._names.add(subject)
             given = {"who": subject, "role": rng.choice(words().facts["role"])}
-        return self._delta(kind, planned.track, Change.NEW, subject, given, "")
+        return self._delta(kind, planned, subject, given, "")
 
     def _update(self, planned: PlannedChange, held: dict[str, _Held]) -> tuple[StateDelta, dict[str, str]]:
         """Change one of the facts that held before the event and that the event has not changed yet."""
         candidates = [
             text
-            for text, fact in held.items()
-            if fact.track is planned.track and fact.known.change is None and planned.change in fact.known.kind.changes
+            for text, (track, _, known) in held.items()
+            if track is planned.track and known.change is None and planned.change in known.kind.changes
         ]
         if not candidates:
             raise DeltaMemError(f"no known fact of track {planned.track} is left for the change {planned.change}")
         text = self._rng.choice(candidates)
         _, subject, known = held.pop(text)
         del self._held[text]
-        return self._delta(known.kind, planned.track, planned.change, subject, known.values, text)
+        return self._delta(known.kind, planned, subject, known.values, text)
 
     def _delta(
-        self, kind: Kind, track: Track, change: Change, subject: str, given: Mapping[str, str], previous: str
+        self, kind: Kind, planned: PlannedChange, subject: str, given: Mapping[str, str], previous: str
     ) -> tuple[StateDelta, dict[str, str]]:
-        form = None if change is Change.NEW else change
+        form = None if planned.change is Change.NEW else planned.change
         while True:
             values = kind.draw(self._rng, self._split, form, given, things(subject))
             fact = kind.fact(self._name, form, values, self._task.fact_limits)
             if fact.text not in self._seen:
                 break
         self._seen.add(fact.text)
-        self._held[fact.text] = _Held(track, subject, Known(kind, form, values))
-        delta = StateDelta(
-            text=fact.text, keywords=fact.keywords, track=track, change=change, subject=subject, previous_text=previous
-        )
-        return delta, values
+        self._held[fact.text] = _Held(planned.track, subject, Known(kind, form, values))
+        made = {"track": planned.track, "change": planned.change, "subject": subject, "previous_text": previous}
+        return StateDelta(text=fact.text, keywords=fact.keywords, **made), values
 
     def _written(self, slot: EventSlot, changes: tuple[StateDelta, ...], company: Mapping[str, str]) -> LifeEvent:
         """The event, told in the sentences of events.yaml."""
         rng, fixed, texts = self._rng, self._task.fixed, event_texts()
         domain = texts.domains[slot.domain]
-        title, scene = self._title(domain)
+        while True:
+            occasion = rng.choice(domain.occasions)
+            place = f"{invent_name(rng, self._split)} {rng.choice(domain.places)}"
+            title = f"{occasion[0].upper()}{occasion[1:]} at {place}"
+            if title not in self._titles:
+                break
+        self._titles.add(title)
         date = slot.not_before + timedelta(days=rng.randint(0, (slot.not_after - slot.not_before).days))
         valence = rng.choice(list(texts.valences))
         agency = rng.choice(list(texts.agency))
         felt, goal = texts.valences[valence], fixed.life_goal
+        names = list(company)
         values = {
             "date": day(date),
             "name": self._name,
-            "occasion": scene.occasion,
-            "place": scene.place,
-            "people": _joined(list(company)),
+            "occasion": occasion,
+            "place": place,
+            "people": " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))),
             "trait": rng.choice(fixed.traits),
             "statement": " ".join(f"{goal.statement or goal.kind}".split()[:20]),
             "city": fixed.location,
@@ -369,17 +356,6 @@ class EventWriter:
             changes=changes,
         )
 
-    def _title(self, domain: DomainTexts) -> tuple[str, Scene]:
-        """What the event is about, in words that no event before has in its title."""
-        rng = self._rng
-        while True:
-            occasion = rng.choice(domain.occasions)
-            scene = Scene(occasion, f"{invent_name(rng, self._split)} {rng.choice(domain.places)}")
-            title = f"{occasion[0].upper()}{occasion[1:]} at {scene.place}"
-            if title not in self._titles:
-                self._titles.add(title)
-                return title, scene
-
     def _long_enough(self, sentences: list[str]) -> str:
         """The sentences, with further ones before the last until the narrative is as long as asked for."""
         limits, padding = self._task.limits.narrative_words, event_texts().padding
@@ -392,27 +368,25 @@ class EventWriter:
         return " ".join(sentences)
 
 
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+# --- threads and filling ---------------------------------------------------------------------------------------------------
 
 
 class View(NamedTuple):
-    """A memory of a thread: the first event, and how it is seen after each one."""
+    """A memory of a thread: the first event, and how it is seen after each one.
+
+    The first of the views is one word, the others are like ``pride after Brelo``.
+    """
 
     method: Method
     occasion: str
     place: str
     views: tuple[str, ...]
-    """The first is one word, the others are like ``pride after Brelo``."""
 
-    def text(self, name: str) -> str:
-        """The memory sentence."""
-        return f"{name} {self._filled(event_texts().methods[self.method].memory, ', then ')}"
-
-    def keywords(self) -> tuple[str, str, str]:
-        """The anchor, and the latest view."""
+    def fact(self, name: str) -> Fact:
+        """The memory, with the anchor and the latest view as its keywords."""
         word, _, later = self.views[-1].partition(" ")
-        return self.place, word, later or self.occasion
+        text = f"{name} {self._filled(event_texts().methods[self.method].memory, ', then ')}"
+        return Fact(text=text, keywords=(self.place, word, later or self.occasion))
 
     def say(self) -> str:
         """The memory in the first person, with all its views."""
@@ -431,8 +405,8 @@ class View(NamedTuple):
 def read_view(name: str, text: str) -> View | None:
     """Read the memory of a thread; None if it is none."""
     sentence = text.removeprefix(name).strip()
-    for method, template in event_texts().memory_templates.items():
-        if (found := template.read(sentence)) is not None:
+    for method, pattern in event_texts().memory_patterns.items():
+        if found := pattern.fullmatch(sentence):
             return View(method, found["occasion"], found["place"], tuple(found["views"].split(", then ")))
     return None
 
@@ -440,15 +414,18 @@ def read_view(name: str, text: str) -> View | None:
 def write_links(task: LinksTask, rng: random.Random) -> Links:
     """Groups of events, of the same domain as far as it goes."""
     sizes = task.events_per_group
-    domain_of = event_texts().domain_of
+
+    def part(events: Sequence[PastEvent], size: int) -> list[PastEvent]:
+        return sorted(rng.sample(events, min(size, len(events))), key=lambda event: event.index)
+
     by_domain: dict[str, list[PastEvent]] = {}
     for event in task.events:
-        by_domain.setdefault(domain_of.get(scene_of(event.narrative).occasion, ""), []).append(event)
+        by_domain.setdefault(event_texts().domain_of.get(place_of(event.narrative).occasion, ""), []).append(event)
     count = rng.randint(task.groups.min, min(task.groups.max, max(task.groups.min, len(task.events) // max(sizes.min, 1))))
     chosen: list[list[PastEvent]] = []
     for events in rng.sample(list(by_domain.values()), len(by_domain)):
         if len(chosen) < count and len(events) >= max(sizes.min, 1):
-            chosen.append(_part(rng, events, rng.randint(sizes.min, sizes.max)))
+            chosen.append(part(events, rng.randint(sizes.min, sizes.max)))
     while len(chosen) < count:
         taken = {event.index for group in chosen for event in group}
         free = [event for event in task.events if event.index not in taken]
@@ -459,42 +436,30 @@ def write_links(task: LinksTask, rng: random.Random) -> Links:
             longest.pop()
             continue
         missing = (count - len(chosen) - 1) * sizes.min
-        chosen.append(_part(rng, free, min(sizes.max, max(sizes.min, len(free) - missing))))
-    return Links(groups=tuple(_group(events) for events in chosen))
-
-
-def _part(rng: random.Random, events: Sequence[PastEvent], size: int) -> list[PastEvent]:
-    return sorted(rng.sample(events, min(size, len(events))), key=lambda event: event.index)
-
-
-def _group(events: Sequence[PastEvent]) -> EventGroup:
-    first, last = scene_of(events[0].narrative).occasion, scene_of(events[-1].narrative).occasion
-    thread = event_texts().thread.format(first=first, last=last)
-    return EventGroup(events=tuple(event.index for event in events), thread=thread)
+        chosen.append(part(free, min(sizes.max, max(sizes.min, len(free) - missing))))
+    groups = []
+    for events in chosen:
+        first, last = (place_of(event.narrative).occasion for event in (events[0], events[-1]))
+        thread = event_texts().thread.format(first=first, last=last)
+        groups.append(EventGroup(events=tuple(event.index for event in events), thread=thread))
+    return Links(groups=tuple(groups))
 
 
 def write_evolution(task: EvolutionTask, rng: random.Random) -> Evolution:
     """One view of the first event, and another one after each later event."""
+    name = task.fixed.name
     method = rng.choice(list(Method))
     views = rng.sample(event_texts().methods[method].words, len(task.events))
-    found = [scene_of(event.narrative) for event in task.events]
-    view = View(method, *found[0], (views[0],))
-    memories = [_memory(task.fixed.name, view)]
-    for word, scene in zip(views[1:], found[1:], strict=True):
-        view = _shortened(task, view._replace(views=(*view.views, f"{word} after {scene.place.split()[0]}")))
-        memories.append(_memory(task.fixed.name, view))
+    places = [place_of(event.narrative) for event in task.events]
+    view = View(method, *places[0], (views[0],))
+    memories = [view.fact(name)]
+    for word, place in zip(views[1:], places[1:], strict=True):
+        view = view._replace(views=(*view.views, f"{word} after {place.place.split()[0]}"))
+        # While the sentence is too long, the second view is left out.
+        while len(view.fact(name).text.split()) > task.limits.words.max and len(view.views) > 2:
+            view = view._replace(views=(view.views[0], *view.views[2:]))
+        memories.append(view.fact(name))
     return Evolution(method=method, memories=tuple(memories))
-
-
-def _memory(name: str, view: View) -> Fact:
-    return Fact(text=view.text(name), keywords=view.keywords())
-
-
-def _shortened(task: EvolutionTask, view: View) -> View:
-    """Leave out the second view while the sentence is too long."""
-    while len(view.text(task.fixed.name).split()) > task.limits.words.max and len(view.views) > 2:
-        view = view._replace(views=(view.views[0], *view.views[2:]))
-    return view
 
 
 def write_filling(task: FillingTask, rng: random.Random) -> Filling:
@@ -503,23 +468,22 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     count = rng.randint(task.count.min, task.count.max)
     if not count:
         return Filling(goal="", summary="", facts=())
-    scene = scene_of(task.event.narrative)
+    place = place_of(task.event.narrative)
     existing = set(task.existing)
     details, texts = facts().detail, dialogue_texts()
     found: list[Fact] = []
     for kind in rng.sample(details, min(count, len(details))):
         while True:
-            fact = kind.fact(name, None, kind.draw(rng, split, None, {"place": scene.place}), task.limits)
+            fact = kind.fact(name, None, kind.draw(rng, split, None, {"place": place.place}), task.limits)
             if fact.text not in existing:
                 break
         found.append(fact)
-    about = scene._asdict()
-    return Filling(
-        goal=rng.choice(texts.goals).format(**about),
-        summary=rng.choice(texts.summaries).format(**about),
-        facts=tuple(SaidFact(text=fact.text, keywords=fact.keywords) for fact in found),
-    )
+    goal, summary = (rng.choice(pool).format(**place._asdict()) for pool in (texts.goals, texts.summaries))
+    said = tuple(SaidFact(text=fact.text, keywords=fact.keywords) for fact in found)
+    return Filling(goal=goal, summary=summary, facts=said)
 
+
+# --- dialogues -------------------------------------------------------------------------------------------------------------
 
 _FURTHER_TURNS = 3
 """Turns beyond one a fact, at most."""
@@ -532,7 +496,7 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
     count, limits, texts = len(task.facts), task.limits, dialogue_texts()
     turns = min(max(count + rng.randint(0, _FURTHER_TURNS), limits.turns.min, 1), limits.turns.max)
     said: list[list[str]] = [[] for _ in range(turns)]
-    facts_of: list[list[SessionFact]] = [[] for _ in range(turns)]
+    keywords: list[list[str]] = [[] for _ in range(turns)]
     plan = []
     for number, fact in enumerate(task.facts):
         turn = (2 * number + 1) * turns // (2 * count)
@@ -546,14 +510,9 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
         elif fact.event is Event.NONE:
             said[turn].append(rng.choice(texts.known_already))
         said[turn].append(say(rng, task.fixed.name, fact))
-        facts_of[turn].append(fact)
+        keywords[turn] += fact.keywords
         plan.append(PlannedFact(fact_id=fact.id, turn=turn + 1, previous_turn=previous_turn))
-    answers = _Answers(rng)
-    exchanges = []
-    for number, user in enumerate(_users(task, rng, said)):
-        last = number == turns - 1
-        exchanges.append(Exchange(user=user, assistant=answers.last() if last else answers.to(user, facts_of[number])))
-    return Dialogue(plan=tuple(plan), turns=tuple(exchanges))
+    return Dialogue(plan=tuple(plan), turns=tuple(_exchanges(task, rng, said, keywords)))
 
 
 def say(rng: random.Random, name: str, fact: SessionFact) -> str:
@@ -581,42 +540,30 @@ def _anyhow(name: str, text: str) -> str:
     return f"What they say of me is this: {' '.join(said[:half])}, well, {' '.join(said[half:])}"
 
 
-def _users(task: DialogueTask, rng: random.Random, said: Sequence[Sequence[str]]) -> Iterator[str]:
-    """What the user says in each turn."""
-    about = scene_of(task.event.narrative)._asdict()
-    texts = dialogue_texts()
+def _exchanges(
+    task: DialogueTask, rng: random.Random, said: Sequence[Sequence[str]], keywords: Sequence[Sequence[str]]
+) -> Iterator[Exchange]:
+    """The turns: the assistant takes up words that the user has just said, never twice in the same words."""
+    about, texts = place_of(task.event.narrative)._asdict(), dialogue_texts()
+    listening, recalls = Deck(rng, texts.listening), Deck(rng, texts.recalls)
+    advice, questions = Deck(rng, texts.advice), Deck(rng, texts.questions)
     leads, tails, pauses = Deck(rng, texts.leads), Deck(rng, texts.tails), Deck(rng, texts.pauses)
+    answered: set[str] = set()
     for number, sentences in enumerate(said):
         if number == 0:
             first = rng.choice(texts.first_words).format(**about)
         else:
             first = leads.draw() if sentences else pauses.draw()
-        last = rng.choice(texts.farewells) if number == len(said) - 1 else tails.draw() if sentences else ""
-        yield " ".join(filter(None, (first, *sentences, last)))
-
-
-class _Answers:
-    """What the assistant says: it takes up words that the user has just said, and otherwise nothing in particular."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        texts = dialogue_texts()
-        self._listening, self._recalls = Deck(rng, texts.listening), Deck(rng, texts.recalls)
-        self._advice, self._questions = Deck(rng, texts.advice), Deck(rng, texts.questions)
-        self._said: set[str] = set()
-
-    def to(self, user: str, facts: Sequence[SessionFact]) -> str:
-        """Answer an utterance that says these facts, never twice in the same words."""
-        while (answer := self._drawn(user, facts)) in self._said:
-            pass  # decks that have been through may meet again in the same cards
-        self._said.add(answer)
-        return answer
-
-    def _drawn(self, user: str, facts: Sequence[SessionFact]) -> str:
-        heard = [keyword for fact in facts for keyword in fact.keywords if keyword in user]
-        recall = self._recalls.draw().format(keyword=self._rng.choice(heard)) if heard else ""
-        return " ".join(filter(None, (self._listening.draw(), recall, self._advice.draw(), self._questions.draw())))
-
-    def last(self) -> str:
-        """Answer the user's farewell."""
-        return self._rng.choice(dialogue_texts().closing_replies)
+        closing = number == len(said) - 1
+        last = rng.choice(texts.farewells) if closing else tails.draw() if sentences else ""
+        user = " ".join(filter(None, (first, *sentences, last)))
+        if closing:
+            yield Exchange(user=user, assistant=rng.choice(texts.closing_replies))
+            return
+        heard = [keyword for keyword in keywords[number] if keyword in user]
+        answer = ""
+        while not answer or answer in answered:  # decks that have been through may meet again in the same cards
+            recall = recalls.draw().format(keyword=rng.choice(heard)) if heard else ""
+            answer = " ".join(filter(None, (listening.draw(), recall, advice.draw(), questions.draw())))
+        answered.add(answer)
+        yield Exchange(user=user, assistant=answer)

@@ -11,14 +11,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deltamem.config import StrictModel
 from synth.offline.grammar import Grammar, Lines, Sentences, finished, inner, parse, walk
-from synth.offline.topics import PERSON, PLACE, lines, read, source, values
-from synth.pools import load, unique
+from synth.offline.templates import slot_source
+from synth.offline.topics import PERSON, PLACE, lines, read, values
+from synth.pools import load
 from synth.records import Aside, AsideKind
 
 GIVEN = (PERSON, "who2", PLACE, "spot2")
@@ -60,27 +61,12 @@ class Scene(StrictModel):
         """All its sentences, with their alternatives."""
         return tuple(text for step in self.steps for way in step for text in (*way.user, *way.assistant))
 
-    @model_validator(mode="after")
-    def _cases_alike(self) -> Self:
-        for case in self.cases:
-            if case.keys() != self.cases[0].keys():
-                raise ValueError(f"{self.name}: not all cases have the slots {sorted(self.cases[0])}: {case}")
-        return self
-
     @cached_property
     def _cases(self) -> tuple[dict[str, Lines], ...]:
         return tuple({slot: lines((text,)) for slot, text in case.items()} for case in self.cases)
 
     def say(self, rng: random.Random, given: Mapping[str, str]) -> list[tuple[str, str]]:
-        """The scene with everything drawn.
-
-        Args:
-            rng: What is drawn depends on this alone.
-            given: Values for slots; people and places (`GIVEN`) have to be among them.
-
-        Returns:
-            For each exchange the user's sentences and the assistant's, as finished texts.
-        """
+        """The scene with everything drawn."""
         file = scene_file()
         found = dict(given)
         if self.cases:
@@ -101,9 +87,9 @@ class Scene(StrictModel):
 
     def _word(self, rng: random.Random, slot: str, found: Mapping[str, str]) -> str:
         grammar = scene_file().grammar
-        if source(slot) not in self.words:
+        if slot_source(slot) not in self.words:
             return grammar.word(rng, slot, found.values())
-        own = lines(self.words[source(slot)])
+        own = lines(self.words[slot_source(slot)])
         for _ in range(20):
             word = grammar.write(rng, own.draw(rng), found)
             if word not in found.values():
@@ -152,21 +138,8 @@ class Scenes(StrictModel):
             if part.kind == "slot":
                 found.add(part.text)
             elif part.kind == "rule":
-                if part.text not in self.rules:
-                    raise ValueError(f"no such rule: {part.text!r}")
                 found |= self._needed(self.rules[part.text])
         return found
-
-    @model_validator(mode="after")
-    def _fills_its_slots(self) -> Self:
-        unique(tuple(scene.name for scene in self.scenes))
-        self._needed(f"<{rule}>" for rule, _ in _LEADS)
-        for scene in self.scenes:
-            own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
-            known = {*GIVEN, *Stranger.model_fields, *own, *values().lists}
-            if unknown := {slot for slot in self.slots(scene) if slot not in known and source(slot) not in known}:
-                raise ValueError(f"{scene.name}: unknown slot {sorted(unknown)}")
-        return self
 
 
 @cache
@@ -215,7 +188,7 @@ class Decoys(StrictModel):
 
     def kind_of(self, slot: str, word: str) -> str:
         """What kind of word it is: by its slot, or else by its looks."""
-        return self._kind_of.get(source(slot)) or self._kind_of[_looks(word)]
+        return self._kind_of.get(slot_source(slot)) or self._kind_of[_looks(word)]
 
     def ways(self, kind: AsideKind, *words: str) -> tuple[Exchange, ...]:
         """The ways to say an aside with words of these kinds; none if there are none."""
@@ -228,30 +201,6 @@ class Decoys(StrictModel):
     @cached_property
     def _found(self) -> dict[tuple[AsideKind, tuple[str, ...]], tuple[Exchange, ...]]:
         return {}
-
-    @model_validator(mode="after")
-    def _says_its_words(self) -> Self:
-        slots = tuple(slot for names in self.kinds.values() for slot in names)
-        if missing := {*_LOOKS, _PHRASE}.difference(unique(slots)):
-            raise ValueError(f"kinds: none has {sorted(missing)}")
-        for kind in AsideKind:
-            table: Mapping[str, tuple[Exchange, ...]] = getattr(self, kind.value)
-            for name, entries in table.items():
-                if kind is AsideKind.CUE:
-                    needed = {"x"} if name == _ANY else set[str]()
-                else:
-                    parts = [part.split() for part in name.split("+")]
-                    if unknown := {key for part in parts for key in part}.difference({*self.kinds, _ANY, _NONE}):
-                        raise ValueError(f"{kind.value}: no such kind of word: {sorted(unknown)}")
-                    needed = set[str]() if name == _NONE else {"x", "y"} if len(parts) == 2 else {"x"}
-                for text in (
-                    text
-                    for entry in entries
-                    for text in (entry.assistant if kind is AsideKind.ASSISTANT_CLAIM else entry.user)
-                ):
-                    if not needed <= Lines((text,)).slots:
-                        raise ValueError(f"{kind.value}, {name}: not all of {sorted(needed)} in {text!r}")
-        return self
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
@@ -295,16 +244,8 @@ def say_decoy(
 ) -> tuple[str, str]:
     """An aside that says these words and states nothing.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        kind: What the aside is.
-        words: What has to be said: none, one or two; of a cue the word of change.
-        slots: For each word the slot that it fills (`slots_of`), or an empty text; not used for cues.
-        given: Values for slots; people and places (`GIVEN`) have to be among them.
-
-    Returns:
-        The user's line and the assistant's. The assistant answers the user, but for `AsideKind.ASSISTANT_CLAIM`: there the
-        assistant's line comes first and has the words, and the user's line is how the next turn evades it.
+    Returns the user's line and the assistant's. The assistant answers the user, but for `AsideKind.ASSISTANT_CLAIM`: there
+    the assistant's line comes first and has the words, and the user's line is how the next turn evades it.
     """
     file = decoys()
     asking = file.grammar.say(rng, "asking")

@@ -25,8 +25,6 @@ _TRIES = 30
 
 
 class _ShortWriter(SessionWriter):
-    """Writes the dialogue of one session."""
-
     def _wanted(self, facts: int) -> int:
         return self._rng.randint(1, 4) if facts else self._rng.randint(1, 3)
 

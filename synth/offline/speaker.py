@@ -8,64 +8,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deltamem.config import StrictModel
 from synth.names import split_of
 from synth.offline.grammar import Grammar, Sentences, Speech, Voice, draw_voice, finished, inner, spoken
-from synth.offline.templates import day
-from synth.offline.topics import (
-    PERSON,
-    PLACE,
-    Known,
-    cast_of,
-    lines,
-    source,
-    topic_named,
-    values,
-)
-from synth.pools import load, unique
+from synth.offline.templates import day, slot_source
+from synth.offline.topics import PERSON, PLACE, Known, cast_of, lines, topic_named, values
+from synth.pools import load
 
-_AROUND = (PERSON, PLACE, "name")
-_CLAUSE, _X, _XY = ("clause",), ("x",), ("x", "y")
-_GIVEN = {
-    **dict.fromkeys(
-        ("frame", "frame_that", "explicit_old", "explicit_old_that", "explicit_new", "explicit_more", "explicit_known"),
-        _CLAUSE,
-    ),
-    **dict.fromkeys(("correct", "claim_fact", "overheard", "imagined", "imagined_that", "quoted", "what_if"), _CLAUSE),
-    **dict.fromkeys(
-        (
-            "others",
-            "since_past",
-            "since_future",
-            "since_past_once",
-            "since_future_once",
-            "until_said",
-            "until_in",
-            "until_before",
-            "cue",
-        ),
-        _X,
-    ),
-    **dict.fromkeys(("chit_chat", "hypothetical", "rumour", "question"), _X),
-    **dict.fromkeys(("matter", "hearsay", "hearsay_that", "when"), ("x", "clause")),
-    **dict.fromkeys(("mishap", "instead", "chit_pair"), _XY),
-    **dict.fromkeys(("opener_matter", "ack_matter"), ("matter",)),
-    **dict.fromkeys(("view_emotional_update", "view_meaning_update", "view_self_belief"), ("occasion", "place", "view")),
-    **dict.fromkeys(("claim", "claim_memory"), ("x", "matter")),
-    "ack_both": ("matter", "matter2"),
-    "view_since": ("x", "clause"),
-    **dict.fromkeys(("explicit_swap", "view_swap"), ("old", "clause")),
-    **dict.fromkeys(("quote", "read_back"), ("word",)),
-}
-"""The slots of rules that are given when they are said."""
-
-
-def _names_somebody(slot: str) -> bool:
-    return source(slot) in _AROUND
+_AROUND = frozenset((PERSON, PLACE, "name"))
+"""Slots that name people and places of the life."""
 
 
 class Offer(StrictModel):
@@ -84,24 +38,11 @@ class FollowUp(StrictModel):
 
 
 class Area(StrictModel):
-    """Something that people talk of, as the assistant speaks of it.
-
-    Attributes:
-        matters: How the matter is called, by topic; a topic that no area has is called as its track is.
-        offers: What the assistant says to it that helps.
-        follow_ups: What the assistant asks.
-    """
+    """Something that people talk of, as the assistant speaks of it: its name by topic, what helps, what is asked."""
 
     matters: dict[str, Sentences]
     offers: tuple[Offer, ...] = Field(min_length=1)
     follow_ups: tuple[FollowUp, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _of_its_topics(self) -> Self:
-        of = [line.of for line in self.offers] + [line.of for line in self.follow_ups]
-        if unknown := {topic for topics_ in of for topic in topics_} - self.matters.keys():
-            raise ValueError(f"no such topics in this area: {sorted(unknown)}")
-        return self
 
 
 class Talk(StrictModel):
@@ -110,17 +51,6 @@ class Talk(StrictModel):
     speech: Speech
     areas: dict[str, Area]
     rules: dict[str, Sentences]
-
-    @model_validator(mode="after")
-    def _fills_its_slots(self) -> Self:
-        for name, texts in self.rules.items():
-            bare = name.removeprefix("short_")
-            given = next((_GIVEN[key] for key in (bare, bare.rpartition("_")[0]) if key in _GIVEN), ())
-            known = {*given, *_AROUND, *values().lists}
-            if unknown := {slot for slot in lines(texts).slots if slot not in known and source(slot) not in known}:
-                raise ValueError(f"rules.{name}: unknown slot {sorted(unknown)}")
-        unique(tuple(topic for area in self.areas.values() for topic in area.matters))
-        return self
 
     @cached_property
     def grammar(self) -> Grammar:
@@ -131,7 +61,9 @@ class Talk(StrictModel):
     def peopled(self) -> frozenset[str]:
         """The rules that name people and places of the life, or may by a rule that they refer to."""
         read_ = {name: lines(texts) for name, texts in self.rules.items()}
-        return frozenset(name for name, found in read_.items() if found.rules or any(map(_names_somebody, found.slots)))
+        return frozenset(
+            name for name, found in read_.items() if found.rules or not _AROUND.isdisjoint(map(slot_source, found.slots))
+        )
 
     @cached_property
     def _by_topic(self) -> dict[str, tuple[str, Area]]:
@@ -220,13 +152,6 @@ class Speaker:
     """Says sentences the way one person does."""
 
     def __init__(self, rng: random.Random, name: str, *, short: bool = False) -> None:
-        """Take a person.
-
-        Args:
-            rng: What is drawn depends on this and the name alone.
-            name: The person's; their way of speaking is the same in all sessions.
-            short: Whether they use the few words of the tiny form: the rules that begin with ``short_``, if there are.
-        """
         self.short = short
         self.rng = rng
         self.name = name
@@ -304,7 +229,7 @@ def matter_of(speaker: Speaker, topic: str) -> str:
 
 def matter_with_key(speaker: Speaker, known: Known) -> str:
     """How the assistant calls a fact: its matter, and the person or place that tells it apart from others like it."""
-    matter, own = matter_of(speaker, known.topic.name), source(known.topic.key) in (PERSON, PLACE, "name")
+    matter, own = matter_of(speaker, known.topic.name), slot_source(known.topic.key) in _AROUND
     return f"{known.values[known.topic.key]} and {matter}" if own and not speaker.short else matter
 
 

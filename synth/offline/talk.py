@@ -21,7 +21,8 @@ from synth.offline.paper import read_view
 from synth.offline.scenes import decoys, draw_scene, say_decoy, scene_file, slots_of
 from synth.offline.speaker import Area, Speaker, in_first_person, matter_of, matter_with_key, relative, suits, talk
 from synth.offline.telling import Statement, Telling
-from synth.offline.topics import PERSON, PLACE, Known, Topic, lines, over, read, source, topics, values, written
+from synth.offline.templates import day, slot_source
+from synth.offline.topics import PERSON, PLACE, Known, Topic, lines, over, read, topics, values
 from synth.records import Aside, AsideKind, Dialogue, Exchange, Origin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.base import occurs
@@ -55,18 +56,10 @@ _TRIES = 30
 
 @dataclass(slots=True)
 class Turn:
-    """What is said in one turn.
+    """What is said in one turn: the facts that the user tells, then `user`, between opening and closing; the answer.
 
-    Attributes:
-        statements: The facts that the user tells.
-        user: What the user says else, after them; what belongs before and after it all is in `opening` and `closing`.
-        assistant: What the assistant answers to `user`.
-        kept: Phrases that must be found again.
-        first: Whether a segment begins, so that the user may react to what was said before.
-        asides: Of the user, in this turn.
-        claim: An aside of the assistant at the end of its answer.
-        asked: What the assistant has to say in the end, so that the next turn can answer it.
-        kind: ``chat``, ``hello`` or ``goodbye``.
+    `first`: a segment begins, so that the user may react to what was said before. `claim` is an aside of the assistant, and
+    `asked` what it has to say in the end, so that the next turn can answer it. `kind` is ``chat``, ``hello`` or ``goodbye``.
     """
 
     statements: Sequence[Statement] = ()
@@ -94,7 +87,6 @@ class SessionWriter:
     """Writes the dialogue of one session."""
 
     def __init__(self, task: DialogueTask, rng: random.Random) -> None:
-        """Take the task, and what everything is drawn from."""
         self._task, self._rng, self._limits = task, rng, task.limits
         # Facts may be said word for word in the tiny form alone.
         self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
@@ -136,7 +128,6 @@ class SessionWriter:
     # --- segments ------------------------------------------------------------------------------------------------------
 
     def _segments(self, statements: Sequence[Statement]) -> tuple[list[Segment], list[Segment]]:
-        """What tells facts, in order, and what else comes up."""
         facts = [[turn] for turn in self._paired(statements)]
         others = [[self._aside(aside)] for aside in self._task.asides if aside.kind is not AsideKind.ASSISTANT_CLAIM]
         room = self._limits.turns.max - len(facts) - len(others) - 2
@@ -150,11 +141,9 @@ class SessionWriter:
         return facts, others
 
     def _wanted(self, facts: int) -> int:
-        """How many scenes there are to be."""
         return self._rng.choices(range(len(_SCENES)), _SCENES)[0] if facts else self._rng.randint(1, 3)
 
     def _paired(self, statements: Sequence[Statement]) -> list[Turn]:
-        """Turns of one statement or two."""
         rng, turns = self._rng, list[Turn]()
         crowded = len(statements) > self._limits.turns.max - len(self._task.asides) - 2
         for statement in statements:
@@ -168,7 +157,6 @@ class SessionWriter:
         return turns
 
     def _chance(self, one: Statement, other: Statement) -> float:
-        """How likely two statements are told in one turn."""
         return _PAIRED_ALIKE if _area(one) == _area(other) else _PAIRED
 
     def _scene(self) -> Segment:
@@ -189,7 +177,7 @@ class SessionWriter:
             known, chance = Known(topic, speaker.cast.fill(rng, topic)), rng.random()
             stranger = strangers.grammar.write(rng, lines(rng.choice(strangers.strangers).stranger).draw(rng))
             clause = (over(rng, known) if chance < 0.35 else known).text(stranger).rstrip(".")
-            slot = next(slot for slot in topic.changeable if source(slot) in values().lists)
+            slot = next(slot for slot in topic.changeable if values().listed(slot))
             if 0.35 <= chance < 0.7:
                 old = values().draw(rng, slot, known.values.values())
                 clause = self._telling.set_against(clause, known.values[slot], old)
@@ -212,18 +200,17 @@ class SessionWriter:
     def _of_nobody(self, *, invented: bool) -> str:
         """A clause that tells a fact, or an end or a change of one, which is nobody's in this life.
 
-        Args:
-            invented: Whether the people and places in it are of nobody's life either.
+        `invented`: the people and places in it are of nobody's life either.
         """
         rng, speaker, telling = self._rng, self._speaker, self._telling
         cast = speaker.cast
         for _ in range(_TRIES):
             topic = rng.choice(_own())
-            strange = {slot: cast.name(rng) if source(slot) == PERSON else cast.place(rng) for slot in _named(topic)}
+            strange = {slot: cast.name(rng) if slot_source(slot) == PERSON else cast.place(rng) for slot in _named(topic)}
             known, chance = Known(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
             ends = chance < 0.35
             clause = telling.ended(over(rng, known), implied=False) if ends else telling.core(known, that=True)
-            slots = [slot for slot in topic.changeable if source(slot) in values().lists and known.values[slot] in clause]
+            slots = [slot for slot in topic.changeable if values().listed(slot) and known.values[slot] in clause]
             if 0.35 <= chance < 0.6 and slots:
                 old = values().draw(rng, slots[0], known.values.values())
                 clause = telling.set_against(clause, known.values[slots[0]], old)
@@ -238,8 +225,8 @@ class SessionWriter:
     def _dated(self, known: Known, clause: str) -> str:
         """A clause with a day on which it begins or ends."""
         rng, today = self._rng, self._task.today
-        day = written(today + timedelta(days=rng.choice([*range(-20, -2), *range(3, 40)])))
-        dated = replace(known, since=day) if rng.random() < 0.5 else replace(known, until=day)
+        when = day(today + timedelta(days=rng.choice([*range(-20, -2), *range(3, 40)])))
+        dated = replace(known, since=when) if rng.random() < 0.5 else replace(known, until=when)
         return ", and ".join((clause, *self._telling.dates(dated, rng.random() >= _DATED_IN_FULL)))
 
     def _touches(self, text: str) -> bool:
@@ -361,7 +348,6 @@ class SessionWriter:
         return [f"the {view.occasion}"] if (view := read_view(name, memory)) is not None else []
 
     def _soon(self, words: Sequence[str], place: int) -> bool:
-        """Whether the user tells one of these words after a turn."""
         said = " ".join(words)
         return any(
             occurs(keyword, said)
@@ -481,7 +467,6 @@ class SessionWriter:
         return " ".join(finished(part) for part in (*parts, turn.asked) if part)
 
     def _early(self, text: str, place: int) -> bool:
-        """Whether something is said that the user has yet to say."""
         said, name = folded(text), self._task.fixed.name
         return any(
             first > place and _may_use(said, word) and uses(text, word, name) for word, first in self._pending.items()
@@ -534,7 +519,6 @@ class SessionWriter:
 
 
 def _groups(facts: Iterable[SessionFact]) -> list[list[SessionFact]]:
-    """Facts that are said together."""
     found: list[list[SessionFact]] = []
     by_number: dict[int, list[SessionFact]] = {}
     for fact in facts:
@@ -570,13 +554,12 @@ def _beginnings(keyword: str) -> tuple[str, ...]:
 
 @cache
 def _own() -> tuple[Topic, ...]:
-    """Topics of which people speak in the first person."""
     return tuple(topic for topic in topics() if not topic.other)
 
 
 def _named(topic: Topic) -> tuple[str, ...]:
     """The slots of a topic that name people and places."""
-    return tuple(slot for slot in topic.slots if source(slot) in (PERSON, PLACE))
+    return tuple(slot for slot in topic.slots if slot_source(slot) in (PERSON, PLACE))
 
 
 @cache
@@ -587,8 +570,8 @@ def _without_people() -> tuple[Topic, ...]:
         topic
         for topic in topics()
         if not topic.event
-        and known.issuperset(map(source, topic.slots))
-        and any(source(slot) in values().lists for slot in topic.changeable)
+        and known.issuperset(map(slot_source, topic.slots))
+        and any(values().listed(slot) for slot in topic.changeable)
     )
 
 

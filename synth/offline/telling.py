@@ -12,16 +12,8 @@ from deltamem.text import content_stems
 from synth.offline import paper
 from synth.offline.grammar import with_article
 from synth.offline.speaker import Speaker, as_date, in_first_person, matter_of, matter_with_key, relative, span
-from synth.offline.topics import (
-    PERSON,
-    PLACE,
-    Known,
-    details_of,
-    ends_of,
-    read,
-    source,
-    values,
-)
+from synth.offline.templates import slot_source
+from synth.offline.topics import PERSON, PLACE, Known, details_of, ends_of, read, values
 from synth.records import SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.base import occurs
@@ -31,14 +23,8 @@ from synth.validators.base import occurs
 class Statement:
     """What is said of facts that are said together.
 
-    Attributes:
-        facts: The facts.
-        said: Sentences of the user.
-        kept: Phrases that must be found again in them.
-        noted: Values that the assistant may quote, keywords and others.
-        asked: What the assistant has to say before, so that the user can answer it.
-        topic: What it is about: the name of a topic; empty if it is of none.
-        over: Whether it is about something that has ended.
+    Phrases of `kept` must be found again in the sentences `said`; the assistant may quote values of `noted`, and has to say
+    `asked` before, so that the user can answer it. `over`: it is about something that has ended.
     """
 
     facts: Sequence[SessionFact]
@@ -69,7 +55,6 @@ class Telling:
     """Finds the sentences for the facts of a session."""
 
     def __init__(self, speaker: Speaker, task: DialogueTask) -> None:
-        """Take the person and the session."""
         self._speaker, self._task = speaker, task
         self._rng, self._name = speaker.rng, task.fixed.name
         self._outdated = [
@@ -228,7 +213,7 @@ class Telling:
 
     def _referred(self, known: Known) -> str:
         """What a fact is about, as the user speaks of it: somebody, a place, or else a matter."""
-        if source(known.topic.key) in (PERSON, PLACE, "name") and not known.topic.single:
+        if slot_source(known.topic.key) in (PERSON, PLACE, "name") and not known.topic.single:
             return known.values[known.topic.key]
         return in_first_person(matter_of(self._speaker, known.topic.name))
 
@@ -317,7 +302,6 @@ class Telling:
         return f"{clause[: found.start()]}{said}{rest}"
 
     def _before(self, fact: SessionFact, old: Known, new: Known) -> list[str]:
-        """What held before a change, as far as it differs."""
         if old.end is not None:
             return [self._as_past(self.ended(old, implied=False))]
         slots, places = _changed(old, new)
@@ -351,7 +335,7 @@ class Telling:
         chance = self._rng.random()
         if chance < _MATTERS and not self._speaker.short and not known.topic.event:
             return [self._speaker.say("matter", x=self._referred(known), clause=clause)]
-        slots = [slot for slot in known.topic.changeable if source(slot) in values().lists]
+        slots = [slot for slot in known.topic.changeable if values().listed(slot)]
         if chance > _MATTERS + _CONTRASTS or not slots or known.topic.event or known.heard:
             return [clause]
         # What a sibling has may seem to be over.
@@ -367,7 +351,6 @@ class Telling:
     # --- what the assistant says, and what is put right ----------------------------------------------------------------
 
     def _claimed(self, new: Known, fact: SessionFact) -> list[str]:
-        """What the assistant says of a fact that the user confirms."""
         if new.end is not None:
             return [self.ended(new, implied=False)]
         clauses = [self.core(new, that=True)]

@@ -10,20 +10,17 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import cache, cached_property
-from itertools import product
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.sessions import Split
 from synth.names import invent_name, invent_place
-from synth.offline.grammar import Lines, Node, Sentences, parse, pattern, with_article
-from synth.offline.templates import day
-from synth.pools import load, slots_in, unique
+from synth.offline.grammar import Lines, Sentences, pattern, with_article
+from synth.offline.templates import reading, slot_source
+from synth.pools import load, slots_in
 from synth.records import Fact, Track
 
 PERSON, PLACE = "who", "spot"
@@ -34,11 +31,6 @@ _GIVEN = {"who": _NAME, "spot": "[A-Z][a-z]+", "name": "[A-Z][a-z]+", "kin": "[a
 """Slots that the program fills: people, places, pets, and what somebody is to the person."""
 DATE = r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}"
 _MARKED = re.compile(r"\*([^*]+)\*")
-
-
-def source(slot: str) -> str:
-    """The list that a slot is drawn from: ``day2`` is another ``day``."""
-    return slot.rstrip("0123456789")
 
 
 def plain(text: str) -> str:
@@ -62,12 +54,16 @@ class Values(StrictModel):
 
     def pattern(self, slot: str) -> str:
         """A regular expression for the values of a slot."""
-        name = source(slot)
+        name = slot_source(slot)
         return _GIVEN[name] if name in _GIVEN else self._patterns[name]
+
+    def listed(self, slot: str) -> bool:
+        """Whether a slot is drawn from a list; people, places, pets and kin are given."""
+        return slot_source(slot) in self.lists
 
     def draw(self, rng: random.Random, slot: str, taken: Iterable[str] = ()) -> str:
         """A value for a slot that is none of those taken."""
-        lines, avoided = self.lines[source(slot)], set(taken)
+        lines, avoided = self.lines[slot_source(slot)], set(taken)
         for _ in range(30):
             word = _flat(rng, lines.draw(rng))
             if word not in avoided:
@@ -143,83 +139,8 @@ class Topic(StrictModel):
         """The slots that an adjustment may change, the likeliest first."""
         if not self.short:
             return self.change
-        extra = [slot for slot in self.slots if source(slot) not in (*_GIVEN, *map(source, self.change))]
-        return tuple(slot for slot in (*self.change, *extra) if slot != self.key and source(slot) != PERSON)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        known = set(self.slots)
-        for text in _variants(self.say):
-            if not set(slots_in(self.memory)) <= set(slots_in(text)) <= known:
-                raise ValueError(f"{self.name}: not all slots of the memory sentence, or others: {text!r}")
-        if len(self.details) != (0 if self.short else 2) or bool(self.ends) == self.short:
-            raise ValueError(f"{self.name}: a topic has two details and an end, unless it is short")
-        if unknown := [slot for slot in self.change if slot not in known or slot == self.key]:
-            raise ValueError(
-                f"{self.name}: `change` names slots of the memory sentence but the one that tells facts apart: {unknown}"
-            )
-        for detail in self.details:
-            self._consistent_detail(detail, known)
-        for end in self.ends:
-            _says(self.name, end.memory, (*end.say, *end.implied))
-            if not self.short:
-                self._names_key(end.say)
-                self._names_key(end.implied)
-                self._has_no_slots_but((self.key, "kin"), end.implied)
-        if not self.short:
-            self._names_key(self.implied)
-        for text in _variants(self.implied):
-            if not set(self.change[:1]) <= set(slots_in(text)):
-                raise ValueError(f"{self.name}: what is implied is the first slot of `change`: {text!r}")
-        self._has_no_slots_but((*self.change[:1], *(() if self.short else (self.key, "kin"))), self.implied)
-        return self
-
-    def _consistent_detail(self, detail: Detail, known: set[str]) -> None:
-        extra = set(slots_in(detail.memory))
-        if not extra - {"kin"} or extra & known - {"kin"}:
-            raise ValueError(
-                f"{self.name}: a detail has a slot of its own, but none of the memory sentence: {detail.memory!r}"
-            )
-        self._names_key((*detail.say, *detail.unsay))
-        for text in _variants(detail.say):
-            if not extra - {"kin"} <= set(slots_in(text)) <= known | extra:
-                raise ValueError(
-                    f"{self.name}: the slots of {detail.memory!r}, and none that has no value, are said: {text!r}"
-                )
-        self._has_no_slots_but(known, detail.unsay)
-        _says(self.name, detail.lost, detail.unsay)
-
-    def _names_key(self, texts: Iterable[str]) -> None:
-        for text in _variants(texts):
-            if not self.single and self.key not in slots_in(text):
-                raise ValueError(f"{self.name}: it has to be clear by {{{self.key}}} what is meant: {text!r}")
-
-    def _has_no_slots_but(self, slots: Iterable[str], texts: Iterable[str]) -> None:
-        for text in texts:
-            if others := Lines((text,)).slots.difference(slots):
-                raise ValueError(f"{self.name}: {sorted(others)} must not be said here: {text!r}")
-
-
-def _variants(texts: Iterable[str]) -> Iterator[str]:
-    """All sentences that some sentences with alternatives stand for, their slots as they are."""
-    return (variant for text in texts for variant in _expanded(parse(text)))
-
-
-def _expanded(node: Node) -> list[str]:
-    if node.kind == "choice":
-        return [text for part in node.parts for text in _expanded(part)]
-    if node.kind == "sequence":
-        return ["".join(texts) for texts in product(*map(_expanded, node.parts))]
-    return [f"{{{node.text}}}" if node.kind == "slot" else node.text]
-
-
-def _says(name: str, memory: str, lines: Sequence[str]) -> None:
-    marked = _MARKED.findall(memory)
-    if len(marked) != 1:
-        raise ValueError(f"{name}: one *keyword* has to be marked in {memory!r}")
-    for line in _variants(lines):
-        if marked[0] not in line:
-            raise ValueError(f"{name}: {marked[0]!r} has to be said in {line!r}")
+        extra = [slot for slot in self.slots if slot_source(slot) not in (*_GIVEN, *map(slot_source, self.change))]
+        return tuple(slot for slot in (*self.change, *extra) if slot != self.key and slot_source(slot) != PERSON)
 
 
 class Topics(StrictModel):
@@ -233,26 +154,13 @@ class Topics(StrictModel):
     """What becomes of what is short."""
     topics: tuple[Topic, ...]
 
-    @model_validator(mode="after")
-    def _named_once(self) -> Self:
-        unique(tuple(topic.name for topic in self.topics))
-        if self.past is None and (endless := [topic.name for topic in self.topics if not topic.ends]):
-            raise ValueError(f"nothing says how these end: {endless}")
-        return self
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a memory sentence says.
+    """What a memory sentence says: the values of its slots, those of the details that hold too.
 
-    Attributes:
-        topic: What it is about.
-        values: Of the slots, those of the details that hold too.
-        details: For each detail: ``""`` if nothing is known, ``has`` or ``lost``.
-        end: Which end it has come to; None while it holds.
-        since: The date from which it holds, if it says so.
-        until: The date until which it holds, if it says so.
-        heard: From whom it is known, if not from the person.
+    Of each detail nothing is known (``""``), or it ``has`` it, or has ``lost`` it. `end` is None while the fact holds; the
+    dates `since` and `until` and the source `heard` are empty if the sentence has none.
     """
 
     topic: Topic
@@ -378,9 +286,9 @@ class _Reader:
 
     def _form(self, end: int | None) -> re.Pattern[str]:
         topic, seen = self.topic, set[str]()
-        body = _expression(f"{'{kin} {who} ' if topic.other else ''}{_body(topic, end)}", seen)
+        body = reading(f"{'{kin} {who} ' if topic.other else ''}{_body(topic, end)}", values().pattern, seen)
         details = "".join(
-            f"(?:, (?:(?P<has{place}_>{_expression(detail.memory, seen)})"
+            f"(?:, (?:(?P<has{place}_>{reading(detail.memory, values().pattern, seen)})"
             f"|(?P<lost{place}_>{re.escape(plain(detail.lost))})))?"
             for place, detail in enumerate(details_of(topic.name))
         )
@@ -397,20 +305,6 @@ class _Reader:
                 dates = (groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", ""))
                 return Known(self.topic, held, states, end, *dates)
         return None
-
-
-def _expression(text: str, seen: set[str]) -> str:
-    parts = []
-    for node in (parse(text),):
-        for part in node.parts or (node,):
-            if part.kind != "slot":
-                parts.append(re.sub(r"(^|(?<=[ -]))([Aa])(\\ )$", r"\1\2n?\3", re.escape(part.text)))
-            elif part.text in seen:
-                parts.append(f"(?P={part.text})")
-            else:
-                seen.add(part.text)
-                parts.append(f"(?P<{part.text}>{values().pattern(part.text)})")
-    return "".join(parts)
 
 
 @cache
@@ -463,12 +357,6 @@ class Cast:
     """The people and places of a life; the same for everything that is written about the person of a name."""
 
     def __init__(self, name: str, split: Split) -> None:
-        """Draw them.
-
-        Args:
-            name: The person's; nothing else counts.
-            split: The person's.
-        """
         rng = random.Random(f"cast of {name}")
         self._kin: dict[str, str] = {}
         taken = dict.fromkeys(name.split())
@@ -506,7 +394,7 @@ class Cast:
 
     def keys(self, rng: random.Random, topic: Topic) -> list[str]:
         """Values that tell facts of a topic apart, in random order."""
-        name, most = source(topic.key), 1 if topic.single else _RARE if topic.rare else _PEOPLE
+        name, most = slot_source(topic.key), 1 if topic.single else _RARE if topic.rare else _PEOPLE
         if name == PERSON and topic.short:
             return rng.sample(self._of_topic[topic.name], most)
         if name in (PERSON, PLACE):
@@ -536,7 +424,7 @@ class Cast:
                 self.draw(rng, PERSON, found)
                 found["kin"] = self.kin(found[PERSON])
             return
-        name = source(slot)
+        name = slot_source(slot)
         if name in (PERSON, PLACE):
             pool = self.people if name == PERSON else self.places
             found[slot] = rng.choice([value for value in pool if value not in found.values()])
@@ -609,14 +497,7 @@ def adjusted(
 ) -> Known:
     """The fact with other values in so many of its slots.
 
-    Args:
-        rng: What is drawn depends on this alone.
-        cast: The people and places of the life.
-        known: The fact.
-        count: How many slots; fewer if there are not so many.
-        allowed: Which results are.
-        rivals: What else is known; a value of one of the same topic is taken rather than any other.
-        first: Whether only the first slot may change, which is the one that can be implied.
+    A value that a rival of the topic has is taken rather than any other; `first`: only the slot that can be implied changes.
     """
     slots = known.topic.changeable[: 1 if first else None]
     for _ in range(12):
@@ -628,7 +509,7 @@ def adjusted(
         chosen += [slot for slot in rng.sample(slots, len(slots)) if slot not in chosen][: count - 1]
         found = dict(known.values)
         for slot in chosen:
-            name = source(slot)
+            name = slot_source(slot)
             taken = [*known.values.values()]
             alike = _of_rivals(known, slot, rivals)
             if alike and rng.random() < _OF_RIVALS:
@@ -650,11 +531,6 @@ def over(rng: random.Random, known: Known) -> Known:
     return replace(known, values=kept, details=("", "", ""), end=end, since="", until="", changed=())
 
 
-def begun_anew(known: Known) -> Known:
-    """The fact as if it had never ended."""
-    return replace(known, end=None)
-
-
 def _with(states: tuple[str, ...], place: int, state: str) -> tuple[str, ...]:
     return tuple(state if number == place else old for number, old in enumerate(states))
 
@@ -671,8 +547,3 @@ def blocks(name: str, cast: Cast, topics_: Sequence[Topic], size: int = 3) -> It
         found += [(topic, tuple(keys[start : start + size])) for start in range(0, len(keys), size)]
     rng.shuffle(found)
     return iter(found)
-
-
-def written(value: date) -> str:
-    """A date as memories have it."""
-    return day(value)

@@ -51,13 +51,7 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 
 
 def render_card(manifest: Mapping[str, Any], findings: Findings, *, parquet: bool) -> str:
-    """Render the card as Markdown.
-
-    Args:
-        manifest: As `synth.output.write_dataset` makes it.
-        findings: What probes found without an embedding model.
-        parquet: Whether there are parquet files.
-    """
+    """Render the card as Markdown."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,

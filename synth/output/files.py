@@ -15,10 +15,12 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
 from rewards.fidelity import folded
-from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.records import Dialogue, Person, SynthSession, UnitUsage
 from synth.tasks import Unit, Verdict
 from synth.validators import RULES
+
+WORK_FOLDER, SHARDS_FOLDER, PEOPLE_STORE = "work", "shards", "people.jsonl"
+"""What is kept between runs."""
 
 PEOPLE_FILE = "people.jsonl"
 SESSIONS_FILE = "sessions.jsonl"
@@ -30,16 +32,7 @@ PROBE_FILE = "probe.json"
 MANIFEST_FILE = "dataset.json"
 """Written last: where it exists, the other files are whole."""
 
-FILES = (
-    MANIFEST_FILE,
-    PEOPLE_FILE,
-    SESSIONS_FILE,
-    REJECTED_FILE,
-    TRAIN_FILE,
-    HELDOUT_FILE,
-    CARD_FILE,
-    PROBE_FILE,
-)
+FILES = (MANIFEST_FILE, PEOPLE_FILE, SESSIONS_FILE, REJECTED_FILE, TRAIN_FILE, HELDOUT_FILE, CARD_FILE, PROBE_FILE)
 
 
 def read_unfinished(out: Path) -> Iterator[Person]:
@@ -65,8 +58,7 @@ def read_unfinished(out: Path) -> Iterator[Person]:
 def read_people(path: Path) -> Iterator[Person]:
     """Read ``people.jsonl`` lazily.
 
-    Raises:
-        DeltaMemError: If the file is missing or a line cannot be read; the message names file and line.
+    Raises `DeltaMemError` if the file is missing or a line cannot be read; the message names file and line.
     """
     try:
         lines = path.open("rb")
@@ -86,11 +78,7 @@ WORDS_PER_BIN = 50
 
 @dataclass(slots=True)
 class Histogram:
-    """A distribution of whole numbers; grows with the number of bins, not of values.
-
-    Attributes:
-        width: Of a bin; a bin is named by its smallest value.
-    """
+    """A distribution of whole numbers; a bin of `width` is named by its smallest value."""
 
     width: int = 1
     count: int = 0
@@ -121,8 +109,6 @@ class Histogram:
 
 @dataclass(slots=True)
 class _Place:
-    """The sessions with one index, of all people."""
-
     operations: Counter[str] = field(default_factory=Counter)
     memories: Histogram = field(default_factory=Histogram)
     turns: int = 0
@@ -154,13 +140,7 @@ class Statistics:
         self._cells: dict[str, Counter[str]] = {"operations": Counter(), "sessions": Counter()}
 
     def add(self, person: Person, sessions: Sequence[LabelledSession], verdict: Verdict) -> None:
-        """Count a person.
-
-        Args:
-            person: The record.
-            sessions: Its labelled sessions.
-            verdict: Of the rules of finished sessions and their order, which all of them keep.
-        """
+        """Count a person."""
         split = person.persona.split
         self._counts[f"{split}/people" if person.profile and person.events else "rejected/people"] += 1
         self._counts["rejected/sessions"] += len(person.sessions) - len(sessions)
@@ -309,16 +289,7 @@ _REASONS = {
 
 
 class RuleRow(NamedTuple):
-    """A rule and what became of it.
-
-    Attributes:
-        name: The rule.
-        description: What it demands; empty for a name that this version does not know.
-        checked: Answers and finished sessions that it has judged; 0 if it was never checked.
-        violated: Those that have broken it.
-        sent_back: Those of them that were not the last attempt, so that the writer was told.
-        rejected: Units that broke it to the last attempt.
-    """
+    """A rule, and how many answers and sessions it has judged, broke it, were sent back, were rejected for it."""
 
     name: str
     description: str
@@ -341,13 +312,7 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
 
 
 class CellRow(NamedTuple):
-    """A cell of difficulty, and how much of the data belongs to it.
-
-    Attributes:
-        value: Its value on the axis.
-        operations: How many, and their share; None where the axis is one of sessions.
-        sessions: Those with at least one such operation, and their share. The shares of an axis may add up to more than 1.
-    """
+    """A cell of difficulty: how many operations (None on an axis of sessions) and sessions it has, with their shares."""
 
     value: str
     operations: tuple[int, float] | None

@@ -177,7 +177,6 @@ def _shared(said: Sequence[tuple[str, str]]) -> float | None:
 
 
 def _in_old_text(labelled: LabelledSession) -> Iterator[list[bool]]:
-    """For each UPDATE, which of its keywords occur in the memory that it rewrites."""
     for operation in labelled.operations:
         if operation.event is Event.UPDATE and operation.keywords and operation.target_memory_id is not None:
             old = folded(labelled.prior_state[operation.target_memory_id].text)
@@ -185,7 +184,6 @@ def _in_old_text(labelled: LabelledSession) -> Iterator[list[bool]]:
 
 
 def _quotations(labelled: LabelledSession) -> list[str]:
-    """What the assistant puts in quotation marks, folded."""
     spoken = " ".join(turn.content for turn in labelled.session.dialogue if turn.role == "assistant")
     return [folded(straight or curly) for straight, curly in _QUOTED.findall(spoken)]
 
@@ -336,17 +334,9 @@ def write_findings(out: Path, findings: Findings) -> None:
 def probe(out: Path, *, embedder: str | None, options: RewardOptions, as_json: bool, console: Console) -> Findings:
     """Probe a finished data set, and show what is found.
 
-    Writes ``probe.json``.
-
-    Args:
-        out: The data set's folder; it needs only ``sessions.jsonl``. With ``people.jsonl`` the turns are those of the plan.
-        embedder: As `deltamem.embedding.load_embedder` takes it; None leaves the policies out.
-        options: Of their reward.
-        as_json: Print JSON, not tables.
-        console: Where to.
-
-    Raises:
-        DeltaMemError: If there are no sessions of both splits, or the model is missing.
+    Writes ``probe.json``. It needs only ``sessions.jsonl``; with ``people.jsonl`` the turns are those of the plan. Without
+    an embedder there are no policies. Raises `DeltaMemError` if there are no sessions of both splits, or the model is
+    missing.
     """
     sessions = list(read_sessions(out / SESSIONS_FILE))
     train = [labelled for labelled in sessions if labelled.split == "train"]

@@ -35,12 +35,9 @@ class Similarity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Case(Generic[TaskT, SubjectT]):
-    """What a rule judges.
+    """What a rule judges: an answer against its task (a whole life against the `Shape`, a labelled session against nothing).
 
-    Attributes:
-        task: What the writer was told; the `Shape` for a whole life, None for a labelled session.
-        answer: What it answered, or the finished whole.
-        similarity: None where no embedding model is at hand; rules that need one are then not checked.
+    Rules that need a similarity are not checked where there is none.
     """
 
     task: TaskT
@@ -53,14 +50,7 @@ Check = Callable[[Case[Any, Any]], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A named check.
-
-    Attributes:
-        name: ``<subject>.<what is demanded>``, for example ``events.previous_text_exact``.
-        description: The rule in one sentence.
-        check: Yields a sentence a violation.
-        needs_similarity: Whether it is left out without an embedding model.
-    """
+    """A named check: ``<subject>.<what is demanded>``, the demand in one sentence, a sentence for each violation."""
 
     name: str
     description: str
@@ -69,24 +59,17 @@ class Rule:
 
 
 class RuleSet:
-    """The rules of one subject, in the order in which they are defined.
-
-    Attributes:
-        rules: Those defined so far.
-    """
+    """The rules of one subject (a unit, ``life`` or ``session``), in the order in which they are defined."""
 
     def __init__(self, subject: Unit | str) -> None:
-        """Begin without rules; `subject` is a unit, ``life`` or ``session``."""
         self._subject = subject
         self.rules: tuple[Rule, ...] = ()
 
     def rule(self, description: str, *, name: str = "", needs_similarity: bool = False) -> Callable[[Check], Rule]:
         """Make a rule of a check.
 
-        Args:
-            description: The rule in one sentence.
-            name: Its name after the subject; the function's by default.
-            needs_similarity: Whether it is left out without an embedding model.
+        Its name after the subject is the function's by default. With `needs_similarity` it is left out without an embedding
+        model.
         """
 
         def add(check: Check) -> Rule:
@@ -99,9 +82,7 @@ class RuleSet:
     def add_wording(self, facts: Callable[[Case[Any, Any]], Iterable[Worded]], *, limits: str = "limits") -> None:
         """Add the rules for the wording of memory sentences.
 
-        Args:
-            facts: Finds the facts of a case.
-            limits: Field of the task with the sizes of facts.
+        `facts` finds the facts of a case, `limits` is the field of the task with their sizes.
         """
         for description, find in _WORDING:
 
@@ -127,7 +108,7 @@ class EmbedderSimilarity:
         self._embedder = embedder
 
     def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
-        """A row for each of `texts` with its similarity, -1 to 1, to each of `others`."""
+        """See `Similarity`. Neither side is a search query, so both are embedded as documents."""
         if not texts or not others:
             return [[] for _ in texts]
         vectors = self._embedder.documents([*texts, *others])
@@ -143,12 +124,7 @@ _CAPITALS = re.compile(r"\b[^\W\d_a-z]\w*(?:[- ](?!I\b)[^\W\d_a-z]\w*)+")
 
 
 def invented_names(texts: Iterable[str], told: Record) -> Iterator[str]:
-    """Names with a word that occurs nowhere in what was told, each once, casefolded.
-
-    Args:
-        texts: Short texts, in which a capital is a name.
-        told: What the writer was told.
-    """
+    """Names with a word that occurs nowhere in what was told, each once, casefolded."""
     known = _told_stems(told)
     for name in _names(texts):
         if any(stem(word) not in known for word in words(name)):
@@ -159,10 +135,6 @@ def invented_full_names(texts: Iterable[str], told: Record) -> Iterator[str]:
     """Names of two words or more, none of which occurs in what was told, casefolded.
 
     Far more lenient than `invented_names`, for texts in which words like Netflix, Christmas or Mom do no harm.
-
-    Args:
-        texts: Texts of any length.
-        told: What the writer was told.
     """
     material = ""
     for text in texts:
@@ -198,12 +170,7 @@ _RELATIVE_TIME = re.compile(
 
 
 class Worded(NamedTuple):
-    """A fact of an answer.
-
-    Attributes:
-        label: How messages name it, for example ``fact 3``.
-        fact: The fact.
-    """
+    """A fact of an answer, and how messages name it, for example ``fact 3``."""
 
     label: str
     fact: Fact
@@ -338,13 +305,7 @@ def near(stems: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def rivals(stems: frozenset[str], bank: Mapping[str, frozenset[str]], own: str | None) -> int:
-    """How many memories of a bank are `near` one.
-
-    Args:
-        stems: Of the one.
-        bank: The content stems of each memory.
-        own: The one's key in the bank, if it is there.
-    """
+    """How many memories of a bank are `near` one. `own` is its key in the bank, if it is there."""
     # Most pairs share nothing, and there are many.
     alike = sum([near(stems, others) for others in filterfalse(stems.isdisjoint, bank.values())])
     return alike - (own is not None and own in bank and near(stems, bank[own]))
@@ -357,13 +318,7 @@ def memory_stems(text: str, name: str) -> frozenset[str]:
 
 
 def keyword_origins(keywords: Iterable[str], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:
-    """Where a manager takes each keyword of a memory from.
-
-    Args:
-        keywords: Of the memory after the session.
-        previous_text: What an UPDATE rewrites; empty for others.
-        relative: Whether dates are only said in relation to the session's.
-    """
+    """Where a manager takes each keyword from; `relative`: dates are only said in relation to the day of the session."""
     return tuple(
         KeywordOrigin.FROM_MEMORY
         if previous_text and occurs(keyword, previous_text)

@@ -41,8 +41,6 @@ _HEARD = re.compile(
 
 _Case = Case[RevisionTask, Revision]
 
-# --- facts by plan ---------------------------------------------------------------------------------------------------------
-
 
 def add_plans(rules: RuleSet) -> None:
     """Add the rules for the facts of an answer to a task that has a plan for each of them (`FactPlan`)."""
@@ -137,9 +135,6 @@ def _misspoken(label: str, fact: SaidFact, provenance: Provenance) -> Iterator[s
 def _stands_in(value: str, text: str) -> bool:
     """Whether a value is a part of a text that is no part of longer words: 4 May does not stand in 14 May."""
     return stands_in(folded(value), folded(text))
-
-
-# --- revisions -------------------------------------------------------------------------------------------------------------
 
 
 def _revised(case: _Case) -> Iterator[tuple[Worded, PlannedRevision, Sequence[Fact]]]:

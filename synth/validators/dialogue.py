@@ -25,7 +25,6 @@ class Utterance:
     """A text as it is compared: its folded form and its stems, each made when first asked for."""
 
     def __init__(self, text: str) -> None:
-        """Take a text."""
         self.text = text
 
     @cached_property
@@ -55,12 +54,6 @@ class Said:
     """What one speaker has said by which turn; turns count from 1."""
 
     def __init__(self, texts: Sequence[str], name: str) -> None:
-        """Take what was said.
-
-        Args:
-            texts: The speaker's utterances, one a turn.
-            name: Of the person, whose words keywords may have without the speaker saying them.
-        """
         self._utterances = [utterance(text) for text in texts]
         self._name = utterance(name).stems
         self._first: dict[str, int] = {}
@@ -150,7 +143,6 @@ _SPEAKERS = "user|assistant|human|ai|ai assistant|system|bot|chatbot"
 
 
 def _spoken(case: _Case) -> Iterator[tuple[str, str]]:
-    """Every utterance with its place, for example ``turn 3, assistant``."""
     for number, turn in enumerate(case.answer.turns, start=1):
         yield f"turn {number}, user", turn.user
         yield f"turn {number}, assistant", turn.assistant
@@ -308,7 +300,6 @@ def _words_of(facts: Iterable[SessionFact]) -> frozenset[str]:
 
 
 def _statements(facts: Iterable[SessionFact]) -> int:
-    """How many statements of the user facts take."""
     return len({fact.statement or fact.id for fact in facts})
 
 

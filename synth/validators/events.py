@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from itertools import pairwise
 
 from deltamem.text import content_stems, normalised
 from rewards.fidelity import folded
@@ -18,7 +17,6 @@ from synth.records import (
     Change,
     EventSlot,
     LifeEvent,
-    Participant,
     PastEvent,
     Person,
     PlannedChange,
@@ -35,23 +33,31 @@ EventsCase = Case[EventsTask, Events]
 LifeCase = Case[Shape, Person]
 
 
-def new_people(names: Iterable[str], events: Iterable[LifeEvent]) -> Iterator[tuple[LifeEvent, Participant]]:
-    """The participants who are named for the first time, with their event."""
+def _one_per_slot(slots: Iterable[EventSlot], events: Iterable[LifeEvent]) -> Iterator[str]:
+    expected, found = [slot.index for slot in slots], [event.index for event in events]
+    if found != expected:
+        yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
+
+
+def _dates_increase(before: date, events: Iterable[LifeEvent]) -> Iterator[str]:
+    for event in events:
+        if event.date <= before:
+            yield f"event {event.index} must be later than {before}, the date of the event before, but is on {event.date}"
+        before = event.date
+
+
+def _newcomers_introduced(names: Iterable[str], events: Iterable[LifeEvent]) -> Iterator[str]:
     known = set(names)
     for event in events:
-        for participant in event.participants:
-            if participant.name not in known:
-                known.add(participant.name)
-                yield event, participant
-
-
-def introduces(event: LifeEvent, name: str) -> bool:
-    """Whether an event has a new relationship fact about somebody, who is its subject if it has one."""
-    return any(
-        delta.subject == name if delta.subject else occurs(name, delta.text)
-        for delta in event.changes
-        if delta.track is Track.RELATIONSHIP and delta.change is Change.NEW
-    )
+        new = [d for d in event.changes if d.track is Track.RELATIONSHIP and d.change is Change.NEW]
+        for name in (participant.name for participant in event.participants):
+            # A new relationship fact is about its subject, if it has one.
+            if name not in known and not any(d.subject == name if d.subject else occurs(name, d.text) for d in new):
+                yield (
+                    f"event {event.index}: participant {name!r} is named for the first time, which takes a new relationship "
+                    "change about them in the same event, if one is planned; else leave them out"
+                )
+            known.add(name)
 
 
 def _planned(case: EventsCase) -> Iterator[tuple[EventSlot, LifeEvent]]:
@@ -59,15 +65,9 @@ def _planned(case: EventsCase) -> Iterator[tuple[EventSlot, LifeEvent]]:
     return ((slots[event.index], event) for event in case.answer.events if event.index in slots)
 
 
-# --- the plan --------------------------------------------------------------------------------------------------------------
-
-
 @EVENTS.rule("There is one event a slot, in order, with the slot's index.")
 def one_per_slot(case: EventsCase) -> Iterator[str]:
-    expected = [slot.index for slot in case.task.slots]
-    found = [event.index for event in case.answer.events]
-    if found != expected:
-        yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
+    return _one_per_slot(case.task.slots, case.answer.events)
 
 
 @EVENTS.rule("Each event takes place in its slot's time.")
@@ -79,11 +79,7 @@ def date_in_slot(case: EventsCase) -> Iterator[str]:
 
 @EVENTS.rule("Each event is later than the one before.")
 def dates_increase(case: EventsCase) -> Iterator[str]:
-    before = max((past.date for past in case.task.past), default=date.min)
-    for event in case.answer.events:
-        if event.date <= before:
-            yield f"event {event.index} must be later than {before}, the date of the event before, but is on {event.date}"
-        before = event.date
+    return _dates_increase(max((past.date for past in case.task.past), default=date.min), case.answer.events)
 
 
 @EVENTS.rule("Each event is of its slot's domain.")
@@ -118,15 +114,11 @@ def planned_changes(case: EventsCase) -> Iterator[str]:
     for slot, event in _planned(case):
         found = Counter((delta.track, delta.change) for delta in event.changes)
         if found != Counter((planned.track, planned.change) for planned in slot.changes):
-            made = ", ".join(f"{delta.track} {delta.change}" for delta in event.changes) or "none"
-            yield f"event {event.index} must make these changes: {_plan(slot.changes)}; but makes: {made}"
-
-
-def _plan(changes: Iterable[PlannedChange]) -> str:
-    return ", ".join(f"{planned.track} {planned.change}" for planned in changes) or "none"
-
-
-# --- the telling -----------------------------------------------------------------------------------------------------------
+            wanted, made = (
+                ", ".join(f"{change.track} {change.change}" for change in changes) or "none"
+                for changes in (slot.changes, event.changes)
+            )
+            yield f"event {event.index} must make these changes: {wanted}; but makes: {made}"
 
 
 @EVENTS.rule("Each narrative keeps to the length asked for.")
@@ -187,9 +179,6 @@ def event_remembered(case: EventsCase) -> Iterator[str]:
             known.add(normalised(event.memory.text))
 
 
-# --- participants ----------------------------------------------------------------------------------------------------------
-
-
 @EVENTS.rule("Participants are other people, each named once an event, with their relationship to the person.")
 def participants(case: EventsCase) -> Iterator[str]:
     for event in case.answer.events:
@@ -202,15 +191,8 @@ def participants(case: EventsCase) -> Iterator[str]:
 
 @EVENTS.rule("Somebody who is named for the first time is introduced by a new relationship fact of the same event.")
 def newcomers_introduced(case: EventsCase) -> Iterator[str]:
-    for event, participant in new_people(case.task.names, case.answer.events):
-        if not introduces(event, participant.name):
-            yield (
-                f"event {event.index}: participant {participant.name!r} is named for the first time, which takes a new"
-                " relationship change about them in the same event, if one is planned; else leave them out"
-            )
+    return _newcomers_introduced(case.task.names, case.answer.events)
 
-
-# --- what events change ----------------------------------------------------------------------------------------------------
 
 Held = TrackedFact | StateDelta
 """A fact that holds: known from the start, or left by a delta."""
@@ -225,15 +207,7 @@ _REMOVAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A state delta at its place in the replay of a life.
-
-    Attributes:
-        label: How messages name it.
-        event: The event that it belongs to.
-        delta: The delta.
-        previous: The fact that held before the event with the delta's previous text; None if there is none.
-        updates: How often events have changed that fact, this time included.
-    """
+    """A delta in the replay of a life, the fact that held before, and how often that has been changed by now."""
 
     label: str
     event: LifeEvent
@@ -243,12 +217,7 @@ class Step:
 
 
 def replay(facts: Iterable[tuple[TrackedFact, int]], events: Iterable[LifeEvent]) -> Iterator[Step]:
-    """Go through the deltas in order, each against the facts that held before its event.
-
-    Args:
-        facts: The facts that hold at first, and how often events have changed each.
-        events: The events, in order.
-    """
+    """Go through the deltas in order, each against the facts that held before its event."""
     known: dict[str, tuple[Held, int]] = {fact.text: (fact, updates) for fact, updates in facts}
     for event in events:
         after = dict(known)
@@ -300,14 +269,16 @@ def one_update_per_event(case: EventsCase) -> Iterator[str]:
 
 @EVENTS.rule("No fact is changed more often than allowed over the whole life.")
 def updates_per_fact(case: EventsCase) -> Iterator[str]:
-    limit = case.task.limits.updates_per_fact
-    if limit is not None:
-        for step, fact in _delta_updates(case):
-            if step.updates > limit:
-                yield (
-                    f"{step.label}: the fact {fact.text!r} has been changed {step.updates - 1} times already, and {limit} is"
-                    " the limit; change another fact"
-                )
+    return _updates_per_fact(_steps(case), case.task.limits.updates_per_fact)
+
+
+def _updates_per_fact(steps: Iterable[Step], limit: int | None) -> Iterator[str]:
+    for step in steps:
+        if limit is not None and step.previous is not None and step.updates > limit:
+            yield (
+                f"{step.label}: the fact {step.previous.text!r} has been changed {step.updates - 1} times already, and "
+                f"{limit} is the limit; change another fact"
+            )
 
 
 @EVENTS.rule("An update stays in the track of its fact; facts of no track are left alone.")
@@ -382,9 +353,6 @@ def deletion_partial(case: EventsCase) -> Iterator[str]:
                 yield f"{step.label}: the text must take something away from {fact.text!r}, but is {step.delta.text!r}"
 
 
-# --- subjects --------------------------------------------------------------------------------------------------------------
-
-
 @EVENTS.rule("A relationship change names a person, a preference change a category, other changes nothing.")
 def subjects(case: EventsCase) -> Iterator[str]:
     if not case.task.limits.subjects:
@@ -440,8 +408,6 @@ def _delta_facts(case: EventsCase) -> Iterator[Worded]:
 
 EVENTS.add_wording(_delta_facts, limits="fact_limits")
 
-# --- a whole life ----------------------------------------------------------------------------------------------------------
-
 EARLIEST = date(2026, 1, 1)
 """Every event is later (paper, prompt appendix, "time model")."""
 
@@ -451,19 +417,12 @@ def _life_steps(case: LifeCase) -> Iterator[Step]:
     return replay(((fact, 0) for fact in profile.initial) if profile else (), case.answer.events)
 
 
-@LIFE.rule("There is one event a slot, in order, with the slot's index.", name="one_per_slot")
-def life_one_per_slot(case: LifeCase) -> Iterator[str]:
-    expected = [slot.index for slot in case.answer.slots]
-    found = [event.index for event in case.answer.events]
-    if found != expected:
-        yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
-
-
-@LIFE.rule("Each event is later than the one before.", name="dates_increase")
-def life_dates_increase(case: LifeCase) -> Iterator[str]:
-    for before, event in pairwise(case.answer.events):
-        if event.date <= before.date:
-            yield f"event {event.index} must be later than {before.date}, as the event before, but is on {event.date}"
+LIFE.rule("There is one event a slot, in order, with the slot's index.", name="one_per_slot")(
+    lambda case: _one_per_slot(case.answer.slots, case.answer.events)
+)
+LIFE.rule("Each event is later than the one before.", name="dates_increase")(
+    lambda case: _dates_increase(date.min, case.answer.events)
+)
 
 
 @LIFE.rule("Events are later than the first of January 2026 and than the initial memories.")
@@ -483,6 +442,19 @@ def span(case: LifeCase) -> Iterator[str]:
         yield f"the {len(events)} events must span {expected} days, but span {found}"
 
 
+def _quota(description: str) -> Callable[[Callable[[Quotas, Person, int], Iterable[str]]], object]:
+    """A rule about a life that is planned by quotas; the check gets these, the person and the number of events."""
+
+    def add(check: Callable[[Quotas, Person, int], Iterable[str]]) -> object:
+        def quota(case: LifeCase) -> Iterable[str]:
+            plan = case.task.plan
+            return check(plan, case.answer, len(case.answer.events)) if isinstance(plan, Quotas) else ()
+
+        return LIFE.rule(description, name=check.__name__)(quota)
+
+    return add
+
+
 def _made(person: Person) -> Iterator[PlannedChange | StateDelta]:
     """All changes of a life, and those that were planned and given up."""
     for event in person.events:
@@ -491,47 +463,38 @@ def _made(person: Person) -> Iterator[PlannedChange | StateDelta]:
         yield from slot.given_up
 
 
-@LIFE.rule("Each track has as many changes as its quota.")
-def track_quotas(case: LifeCase) -> Iterator[str]:
-    plan, events = case.task.plan, case.answer.events
-    if isinstance(plan, Quotas):
-        found = Counter(made.track for made in _made(case.answer))
-        for track in Track:
-            expected = scaled(plan.changes.get(track, Range(min=0, max=0)), len(events))
-            if found[track] not in expected:
-                yield f"track {track} must have {expected} changes in {len(events)} events, but has {found[track]}"
+@_quota("Each track has as many changes as its quota.")
+def track_quotas(plan: Quotas, person: Person, count: int) -> Iterator[str]:
+    found = Counter(made.track for made in _made(person))
+    for track in Track:
+        expected = scaled(plan.changes.get(track, Range(min=0, max=0)), count)
+        if found[track] not in expected:
+            yield f"track {track} must have {expected} changes in {count} events, but has {found[track]}"
 
 
-@LIFE.rule("No kind of change is much more frequent than another.")
-def operator_balance(case: LifeCase) -> Iterator[str]:
-    plan, events = case.task.plan, case.answer.events
-    if isinstance(plan, Quotas):
-        found = Counter(made.change for made in _made(case.answer))
-        counts = {str(change): found[change] for change in (Change.NEW, *UPDATES)}
-        limit = scaled_maximum(plan.balance, len(events))
-        if max(counts.values()) - min(counts.values()) > limit:
-            yield f"the numbers of each kind of change may differ by {limit} at most, but are {counts}"
+@_quota("No kind of change is much more frequent than another.")
+def operator_balance(plan: Quotas, person: Person, count: int) -> Iterator[str]:
+    found = Counter(made.change for made in _made(person))
+    counts = {str(change): found[change] for change in (Change.NEW, *UPDATES)}
+    limit = scaled_maximum(plan.balance, count)
+    if max(counts.values()) - min(counts.values()) > limit:
+        yield f"the numbers of each kind of change may differ by {limit} at most, but are {counts}"
 
 
-@LIFE.rule("Each domain has at least as many events as its quota.")
-def domain_quotas(case: LifeCase) -> Iterator[str]:
-    plan, events = case.task.plan, case.answer.events
-    if isinstance(plan, Quotas):
-        found = Counter(event.domain for event in events)
-        for domain, count in plan.domains.items():
-            expected = scaled_minimum(count, len(events))
-            if found[domain] < expected:
-                yield f"domain {domain} must have at least {expected} of {len(events)} events, but has {found[domain]}"
+@_quota("Each domain has at least as many events as its quota.")
+def domain_quotas(plan: Quotas, person: Person, count: int) -> Iterator[str]:
+    found = Counter(event.domain for event in person.events)
+    for domain, minimum in plan.domains.items():
+        expected = scaled_minimum(minimum, count)
+        if found[domain] < expected:
+            yield f"domain {domain} must have at least {expected} of {count} events, but has {found[domain]}"
 
 
-@LIFE.rule("Enough events serve the life goal.")
-def life_goal_quota(case: LifeCase) -> Iterator[str]:
-    plan, events = case.task.plan, case.answer.events
-    if isinstance(plan, Quotas):
-        expected = scaled_minimum(plan.life_goal_events, len(events))
-        found = sum(event.serves_life_goal for event in events)
-        if found < expected:
-            yield f"at least {expected} of {len(events)} events must serve the life goal, but {found} do"
+@_quota("Enough events serve the life goal.")
+def life_goal_quota(plan: Quotas, person: Person, count: int) -> Iterator[str]:
+    expected, found = scaled_minimum(plan.life_goal_events, count), sum(event.serves_life_goal for event in person.events)
+    if found < expected:
+        yield f"at least {expected} of {count} events must serve the life goal, but {found} do"
 
 
 @LIFE.rule("In the session of an idle slot nothing is told: its event is bare.")
@@ -552,13 +515,9 @@ def life_previous_text_exact(case: LifeCase) -> Iterator[str]:
             yield f"{step.label}: the previous text was no fact at that time: {step.delta.previous_text!r}"
 
 
-@LIFE.rule("No fact is changed more often than allowed over the whole life.", name="updates_per_fact")
-def life_updates_per_fact(case: LifeCase) -> Iterator[str]:
-    limit = case.task.events.updates_per_fact
-    if limit is not None:
-        for step in _life_steps(case):
-            if step.previous is not None and step.updates > limit:
-                yield f"{step.label}: change {step.updates} of one fact, but {limit} is the limit: {step.previous.text!r}"
+LIFE.rule("No fact is changed more often than allowed over the whole life.", name="updates_per_fact")(
+    lambda case: _updates_per_fact(_life_steps(case), case.task.events.updates_per_fact)
+)
 
 
 @LIFE.rule(
@@ -566,10 +525,8 @@ def life_updates_per_fact(case: LifeCase) -> Iterator[str]:
     name="newcomers_introduced",
 )
 def life_newcomers_introduced(case: LifeCase) -> Iterator[str]:
-    known = set()
+    known = set[str]()
     if profile := case.answer.profile:
         known = {profile.name, *(other.name for other in profile.dynamic.relationships)}
         known |= {fact.subject for fact in profile.initial if fact.track is Track.RELATIONSHIP}
-    for event, participant in new_people(known, case.answer.events):
-        if not introduces(event, participant.name):
-            yield f"event {event.index}: participant {participant.name!r} is new, but no new relationship fact says so"
+    return _newcomers_introduced(known, case.answer.events)

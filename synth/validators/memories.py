@@ -30,8 +30,6 @@ _Links = Case[LinksTask, Links]
 _Evolution = Case[EvolutionTask, Evolution]
 _Filling = Case[FillingTask, Filling]
 
-# --- links -----------------------------------------------------------------------------------------------------------------
-
 
 @LINKS.rule("There are as many groups as asked for.")
 def group_count(case: _Links) -> Iterator[str]:
@@ -76,9 +74,6 @@ def thread_named(case: _Links) -> Iterator[str]:
     for number, group in enumerate(case.answer.groups, start=1):
         if not group.thread.strip():
             yield f"group {number} must say in a sentence what links its events, but its thread is empty"
-
-
-# --- memory threads --------------------------------------------------------------------------------------------------------
 
 
 def _memories(case: _Evolution) -> Iterator[Worded]:
@@ -170,9 +165,6 @@ def no_invented_names(case: _Evolution) -> Iterator[str]:
     for label, memory in _memories(case):
         for name in invented_names([memory.text], case.task):
             yield f"{label} names {name!r}, who or which is nowhere in the input"
-
-
-# --- filling ---------------------------------------------------------------------------------------------------------------
 
 
 def _facts(case: _Filling) -> Iterator[Worded]:

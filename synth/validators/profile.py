@@ -23,9 +23,6 @@ def _empty(fields: Mapping[str, str]) -> Iterator[str]:
             yield f"{field} must not be empty"
 
 
-# --- fixed part ------------------------------------------------------------------------------------------------------------
-
-
 @FIXED.rule("Name, gender and birth date are the draft's.")
 def identity(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     draft, answer = case.task.draft, case.answer
@@ -53,9 +50,6 @@ def traits_distinct(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     yield from _empty({f"traits[{index}]": trait for index, trait in enumerate(case.answer.traits)})
     for trait in repeated(case.answer.traits):
         yield f"trait {trait!r} must be given once only"
-
-
-# --- dynamic part ----------------------------------------------------------------------------------------------------------
 
 
 @DYNAMIC.rule("The person knows as many people as asked for.")
@@ -112,9 +106,6 @@ def employment(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
             yield f"career.{field} must be told, since the status is {career.status!r}"
 
 
-# --- preferences -----------------------------------------------------------------------------------------------------------
-
-
 @PREFERENCES.rule("The categories are the given ones, in their order.")
 def categories(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
     expected, found = list(case.task.categories), [group.category for group in case.answer.groups]
@@ -154,9 +145,6 @@ def _preferences(answer: Preferences) -> Iterator[tuple[PreferenceGroup, str, Pr
             yield group, "likes", preference
         for preference in group.dislikes:
             yield group, "dislikes", preference
-
-
-# --- initial memory state --------------------------------------------------------------------------------------------------
 
 
 @INITIAL.rule("There are as many facts as asked for.")

@@ -20,16 +20,7 @@ from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
-from synth.validators.base import (
-    Case,
-    RuleSet,
-    judge,
-    keyword_origins,
-    memory_stems,
-    occurs,
-    rivals,
-    starts_with_name,
-)
+from synth.validators.base import Case, RuleSet, judge, keyword_origins, memory_stems, occurs, rivals, starts_with_name
 from synth.validators.dialogue import said_by, stands_in
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
@@ -48,9 +39,6 @@ def _operations(case: _Labelled) -> Iterator[tuple[str, Operation, Memory | None
             operation,
             case.answer.prior_state.get(operation.target_memory_id or ""),
         )
-
-
-# --- one session -----------------------------------------------------------------------------------------------------------
 
 
 @SINGLE.rule("Person, name, index and memory ids are as they are elsewhere in the data set.")
@@ -219,9 +207,6 @@ def prior_older(case: _Labelled) -> Iterator[str]:
         yield "a prior memory is not older than the session"
 
 
-# --- the sessions of one person --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two sessions of one person, the later one being the next that was not rejected."""
@@ -294,11 +279,7 @@ def judge_session(labelled: LabelledSession) -> Verdict:
 def judge_chain(sessions: Iterable[LabelledSession]) -> Verdict:
     """Check the sessions of one person, in order, each by itself and each against the one before.
 
-    Args:
-        sessions: May be a stream; only two sessions are held at a time. Rejected ones are missing.
-
-    Returns:
-        The names of the rules that were checked, each once, and all violations, whose messages name the session.
+    They may be a stream, in which rejected ones are missing. Messages name the session.
     """
     checked: dict[str, None] = {}
     violations: list[Violation] = []
@@ -316,9 +297,6 @@ def judge_chain(sessions: Iterable[LabelledSession]) -> Verdict:
     return Verdict(tuple(checked), tuple(violations))
 
 
-# --- the two splits --------------------------------------------------------------------------------------------------------
-
-
 class SplitCheck:
     """Finds people, persona seeds and session texts that occur in both splits, as a data set streams by.
 
@@ -326,7 +304,6 @@ class SplitCheck:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._people: dict[str, Split] = {}
         self._seeds: dict[bytes, Split] = {}
         self._texts: dict[bytes, Split] = {}

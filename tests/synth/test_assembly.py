@@ -249,8 +249,7 @@ BAKERY = f"{NAME} buys rye bread at the bakery."
 
 
 @pytest.mark.parametrize(
-    "text",
-    [PIANO, f"  {PIANO.upper()} ", f"{NAME} played the piano on Sunday.", f"On Sundays the piano plays {NAME}."],
+    "text", [PIANO, f"  {PIANO.upper()} ", f"{NAME} played the piano on Sunday.", f"On Sundays the piano plays {NAME}."]
 )
 def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text):
     life = Life([PIANO], [happening(0)], [filling(text, GARDEN)])

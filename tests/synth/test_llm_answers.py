@@ -92,11 +92,7 @@ def test_what_stands_around_an_answer_is_taken_off(wrap: Callable[[str], str]) -
 
 @given(
     st.lists(
-        st.builds(
-            EventGroup,
-            events=st.lists(st.integers(0, 999), max_size=8),
-            thread=st.text(max_size=60).map(plain_text),
-        ),
+        st.builds(EventGroup, events=st.lists(st.integers(0, 999), max_size=8), thread=st.text(max_size=60).map(plain_text)),
         max_size=4,
     ),
     st.sampled_from(list(WRAPPINGS.values())),

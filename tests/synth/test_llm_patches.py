@@ -144,9 +144,7 @@ async def test_the_better_of_two_broken_answers_is_mended(store: JsonLinesStore)
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [GOOD.model_dump_json(), f"```json\n{GOOD.model_dump_json(indent=1)}\n```"],
-    ids=["whole", "whole in a fence"],
+    "answer", [GOOD.model_dump_json(), f"```json\n{GOOD.model_dump_json(indent=1)}\n```"], ids=["whole", "whole in a fence"]
 )
 async def test_a_model_may_send_the_whole_where_parts_were_asked_for(store: JsonLinesStore, answer: str) -> None:
     written, _ = await write(store, SILENT.model_dump_json(), answer)

@@ -279,7 +279,7 @@ def test_a_prompt_holds_the_rules_and_the_schema_of_its_unit_and_no_blank_places
     assert not re.search(r"\$(unit|rules|schema|facts)", prompt)
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.unit)
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.unit)
 def test_a_prompt_explains_every_field_of_its_task(task: type[Any]) -> None:
     prompt = system_prompt(task.unit)
     assert [name for name in task.model_fields if f"`{name}`" not in prompt and f"`{name}." not in prompt] == []

@@ -18,20 +18,19 @@ from synth.assembly import labelled_sessions
 from synth.config import FactLimits, Shape
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter, answer
-from synth.offline.paper import read_view, scene_of
-from synth.offline.templates import ANYTHING, INVENTED, Kind, Template, dialogue_texts, event_texts, facts, fill, words
-from synth.offline.topics import PERSON, PLACE, read, source
+from synth.offline.paper import place_of, read_view
+from synth.offline.templates import Kind, event_texts, facts, fill, slot_source, words
+from synth.offline.topics import PERSON, PLACE, read
 from synth.person import write_person
 from synth.planning import UPDATES
 from synth.records import Change, Origin, PastEvent, Person, Persona, PlannedChange, Track
 from synth.tasks import LinksTask, Unit
 from synth.validators import judge_life
-from synth.validators.dialogue import uses
 from synth.validators.session import judge_chain
 
 WORD = re.compile(r"[A-Za-z]+")
 by_kind = pytest.mark.parametrize("kind", facts().kinds, ids=lambda kind: kind.name)
-SEEDS = range(6)
+SEEDS = range(3)
 NAME = "Mara Lind Bell"
 LIMITS = FactLimits(words=span(5, 32), keywords=span(3, 3), keyword_words=span(1, 4))
 # What callers give, as long as it gets.
@@ -59,7 +58,7 @@ def recorded() -> tuple[Recorder, Person]:
 # --- whole people ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(deadline=None)
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), sessions=st.integers(1, 25), split=SPLITS)
 def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, sessions, split):
     person = write(number, shape("demanding_tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
@@ -70,7 +69,7 @@ def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, se
     assert len(person.sessions) == sessions and len(missing) <= 1
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=SPLITS)
 @example(number=393, seed=5610855, real=False, split="train")  # the assistant said the same twice
 def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
@@ -117,30 +116,23 @@ def invented(someone: Person) -> set[str]:
     name = someone.profile.name
     texts = [fact.text for fact in (*someone.profile.initial, *(fact for each in someone.sessions for fact in each.facts))]
     values = [(slot, value) for text in texts for slot, value in read(name, text).values.items()]
-    return {value for slot, value in values if source(slot) in (PERSON, PLACE)} | {name}
+    return {value for slot, value in values if slot_source(slot) in (PERSON, PLACE)} | {name}
 
 
 def test_heldout_and_training_people_share_no_invented_name_in_any_text():
     names: dict[str, set[str]] = {"train": set(), "heldout": set()}
     said: dict[str, set[str]] = {"train": set(), "heldout": set()}
-    for someone in people(60, 8, heldout_share=0.4):
+    for someone in people(40, 6, heldout_share=0.4):
         split, texts = someone.persona.split, [someone.profile.name]
         for item in labelled_sessions(someone):
             texts += [memory.text for state in (item.prior_state, item.next_state) for memory in state.memories]
             texts += [turn.content for turn in item.session.dialogue]
         names[split] |= invented(someone)
         said[split] |= {word for text in texts for word in WORD.findall(text)}
-    assert len(names["train"]) > 300 and len(names["heldout"]) > 180
+    assert len(names["train"]) > 150 and len(names["heldout"]) > 100
     for one, other in (("train", "heldout"), ("heldout", "train")):
         assert names[one] <= said[one]
         assert not names[one] & said[other]
-
-
-def test_sentences_of_different_people_differ_in_the_paper_shape():
-    seen: dict[str, int] = {}
-    for number, someone in enumerate(people(6, 10, sizes="paper")):
-        for fact in (fact for session in someone.sessions for fact in session.facts):
-            assert seen.setdefault(fact.text.removeprefix(someone.profile.name), number) == number, fact.text
 
 
 # --- the paper shape -------------------------------------------------------------------------------------------------------
@@ -155,7 +147,7 @@ def assert_reads_well(text: str) -> None:
 def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
     """Values of a fact at first, and after a change."""
     rng = random.Random(seed)
-    given = {slot: GIVEN[slot] for slot in kind.template.slots if slot in GIVEN}
+    given = {slot: GIVEN[slot] for slot in kind.slots if slot in GIVEN}
     things = rng.choice(words().things).things
     before = kind.draw(rng, "train", None, given, things)
     return before, kind.draw(rng, "train", change, before, things)
@@ -166,7 +158,7 @@ def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: Kind):
     for change, seed in product((None, *kind.changes), SEEDS):
         before, values = drawn(kind, change, seed)
         form, fact = kind.form(change), kind.fact(NAME, change, values, LIMITS)
-        assert facts().read(NAME, fact.text) == (kind, change, {slot: values[slot] for slot in form.template.slots})
+        assert facts().read(NAME, fact.text) == (kind, change, {slot: values[slot] for slot in form.slots})
         assert facts().read("Mara", fact.text) is None
         assert len(fact.text.split()) in LIMITS.words
         assert all(keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words for keyword in fact.keywords)
@@ -182,20 +174,8 @@ def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: Kind):
             assert not telling or heard & telling
 
 
-def test_what_the_assistant_says_of_itself_has_no_keyword():
-    said, events, lists = dialogue_texts(), event_texts(), words()
-    general = [*said.listening, *said.advice, *said.questions, *said.closing_replies]
-    general += [text.replace("{keyword}", "") for text in said.recalls]
-    pools = [*lists.facts.values(), lists.all_things, *(texts.occasions for texts in events.domains.values())]
-    keywords = [word for pool in (*pools, *(method.words for method in events.methods.values())) for word in pool]
-    for kind in facts().kinds:
-        for change in (None, *kind.changes):
-            keywords += kind.fact(NAME, change, drawn(kind, change, 0)[1], LIMITS).keywords
-    assert [(word, text) for word in keywords for text in general if uses(text, word, NAME)] == []
-
-
 def test_paper_dialogues_say_facts_in_the_first_person_and_read_well():
-    for someone in people(3, 6, sizes="paper"):
+    for someone in people(2, 5, sizes="paper"):
         for session in someone.sessions:
             by_id = {fact.id: fact for fact in session.facts}
             for planned in session.dialogue.plan:
@@ -210,12 +190,12 @@ def test_paper_dialogues_say_facts_in_the_first_person_and_read_well():
 
 
 def test_a_narrative_tells_where_its_event_was():
-    for someone in people(3, 10, sizes="paper"):
+    for someone in people(2, 5, sizes="paper"):
         for event in someone.events:
-            scene = scene_of(event.narrative)
-            assert event.title.casefold() == f"{scene.occasion} at {scene.place}".casefold()
+            place = place_of(event.narrative)
+            assert event.title.casefold() == f"{place.occasion} at {place.place}".casefold()
             assert all(participant.name in event.narrative for participant in event.participants)
-    assert scene_of("Somebody else wrote this.").place
+    assert place_of("Somebody else wrote this.").place
 
 
 def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
@@ -225,7 +205,7 @@ def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
         for memory in evolution.memories:
             view = read_view(someone.profile.name, memory.text)
             assert view.method is evolution.method
-            assert view.text(someone.profile.name) == memory.text
+            assert view.fact(someone.profile.name) == memory
     task, _ = writer.of(Unit.EVOLUTION)
     long = task.model_copy(update={"events": tuple(PastEvent.of(event) for event in someone.events[:8])})
     for memory in answer(long, random.Random(1)).memories:
@@ -233,7 +213,7 @@ def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
 
 
 @given(count=st.integers(2, 40), data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 def test_groups_fit_whenever_there_are_enough_events(count, data):
     smallest = data.draw(st.integers(1, min(5, count)))
     largest = data.draw(st.integers(smallest, 8))
@@ -249,21 +229,3 @@ def test_groups_fit_whenever_there_are_enough_events(count, data):
     assert all(len(group.events) in task.events_per_group and list(group.events) == sorted(group.events) for group in groups)
     indices = [index for group in groups for index in group.events]
     assert len(set(indices)) == len(indices)
-
-
-# --- templates -------------------------------------------------------------------------------------------------------------
-
-
-def test_articles_follow_the_word_and_are_read_either_way():
-    template = Template(
-        "sees a {thing}, a {thing} or a {other} at {name}", {"thing": ("owl", "fox"), "other": ANYTHING, "name": INVENTED}
-    )
-    for thing, other, text in (
-        ("owl", "red hen", "sees an owl, an owl or a red hen at Brelo"),
-        ("fox", "unicorn", "sees a fox, a fox or a unicorn at Brelo"),
-    ):
-        values = {"thing": thing, "other": other, "name": "Brelo"}
-        assert template.fill(values) == text
-        assert template.read(text) == values
-    assert template.read("sees a fox, an owl or a hen at Brelo") is None
-    assert template.read("sees a cat, a cat or a hen at Brelo") is None

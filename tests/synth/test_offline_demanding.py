@@ -1,0 +1,538 @@
+"""The offline writer of `demanding` reads back what it writes, keeps all rules, converses, and states nothing by chance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from functools import cache
+from itertools import combinations, pairwise
+
+import pytest
+from offline_people import Recorder, shape
+
+from deltamem.memory import Event
+from deltamem.sessions import OperationDifficulty, Provenance, Signal
+from rewards.fidelity import folded
+from synth.assembly import labelled_sessions
+from synth.names import InventedNames, RealNames
+from synth.offline import OfflineWriter
+from synth.offline import scenes as module
+from synth.offline.demanding import _misspoken, _siblings, _Stock
+from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
+from synth.offline.scenes import GIVEN, Scene, Scenes, decoys, say_decoy, scene_file, scenes, slots_of
+from synth.offline.speaker import NUMBERS, Speaker, relative, span, talk
+from synth.offline.talk import write_dialogue
+from synth.offline.telling import Telling
+from synth.offline.topics import (
+    Cast,
+    Known,
+    Topic,
+    adjusted,
+    expanded,
+    over,
+    read,
+    topic_named,
+    topics,
+    values,
+    without_detail,
+)  # fmt: skip
+from synth.person import write_person
+from synth.pools import pools
+from synth.records import Aside, AsideKind, Dialogue, FactPlan, Origin, Person, Persona, SessionFact
+from synth.tasks import DialogueTask, Unit
+from synth.validators.base import invented_full_names, memory_stems, near, occurs
+from synth.validators.dialogue import stands_in
+from synth.validators.session import judge_chain
+
+NAME = "Belno"
+CAST = Cast(NAME, "train")
+by_topic = pytest.mark.parametrize("topic", (*topics(), *topics(short=True)), ids=lambda topic: topic.name)
+
+
+def test_brackets_are_alternatives_and_read_back() -> None:
+    node = parse("[five|half past [six|nine]] sharp[, sir|]")
+    said = {
+        Grammar({"r": ["[five|half past [six|nine]] sharp[, sir|]"]}, {}).say(random.Random(seed), "r") for seed in range(60)
+    }
+    assert said == {f"{hour} sharp{end}" for hour in ("five", "half past six", "half past nine") for end in ("", ", sir")}
+    assert all(re.fullmatch(pattern(node), text) for text in said)
+    for broken in ("a [b", "a] b", "a {b", "a <b c> [x"):
+        with pytest.raises(ValueError, match=r"brackets|not a sentence"):
+            parse(broken)
+    with pytest.raises(ValueError, match=r"no such rule: .'there'"):
+        Grammar({"here": ["<there>"]}, {})
+
+
+def test_slots_are_drawn_once_and_words_get_their_article_and_plural() -> None:
+    grammar = Grammar({"r": ["a {pet} and the {pet} and a {pet2}"]}, {"pet": Lines(("[emu|hen]",))})
+    assert {grammar.say(random.Random(seed), "r") for seed in range(20)} == {
+        "an emu and the emu and a hen",
+        "a hen and the hen and an emu",
+    }
+    assert (
+        with_article("a hour, two watchs, three lilys and five days") == "an hour, two watches, three lilies and five days"
+    )
+    assert finished("so it  is : over. now it is  new") == "So it is: over. Now it is new."
+    assert inner("The moon is full.", ()) == "the moon is full" and inner("Brelo is here.", {"Brelo"}) == "Brelo is here"
+
+
+def test_voices_change_words_but_never_what_must_be_found_again() -> None:
+    speech: Speech = talk().speech
+    sentence, kept = (
+        "I am going to meet Brelo at the second-hand bookshop because it is raining.",
+        ("second-hand bookshop", "Brelo"),
+    )
+    said = set()
+    for seed in range(200):
+        text = spoken(random.Random(seed), draw_voice(random.Random(seed)), speech, sentence, kept)
+        assert all(phrase in text for phrase in kept), text
+        said.add(text)
+    assert len(said) > 20
+    assert any(text.startswith("I'm ") for text in said) and any("cos" in text for text in said)
+    assert speech.replaced(random.Random(1), "contractions", "It is late.", 1.0, ()) == "It's late."
+
+
+@by_topic
+def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> None:
+    rng = random.Random(topic.name)
+    changes = (expanded, without_detail, adjusted, lambda rng, cast, known: adjusted(rng, cast, known, 2))
+    for _ in range(8):
+        known = Known(topic, CAST.fill(rng, topic))
+        for change in rng.choices(changes, k=rng.randint(0, 4)):
+            known = change(rng, CAST, known)
+        known = replace(known, since=rng.choice(("", "12 May 2026")), until=rng.choice(("", "3 June 2026")))
+        known = over(rng, known) if rng.random() < 0.3 else known
+        fact = known.fact(NAME, 4)
+        back = read(NAME, fact.text)
+        assert back is not None and back.topic is topic and back.text(NAME) == fact.text
+        assert (back.details, back.end, back.since) == (known.details, known.end, known.since)
+        assert 2 <= len(fact.keywords) <= 4 and all(word.casefold() in fact.text.casefold() for word in fact.keywords)
+        assert all(len(word.split()) <= 4 for word in fact.keywords)
+    assert read("Else", fact.text) is None and read(NAME, f"{NAME} sleeps in a tree.") is None
+
+
+@pytest.mark.parametrize(
+    "topic", [topic for topic in topics() if not (topic.single or topic.event)], ids=lambda topic: topic.name
+)
+def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) -> None:
+    limits = shape("demanding").facts
+    for seed in range(3):
+        rng = random.Random(seed)
+        stock = _Stock(rng, NAME, 1, limits)
+        plan = FactPlan(family=1, dated=topic.lasts and seed % 3 == 0, temporary=topic.lasts and seed % 3 == 1)
+        keys = CAST.keys(rng, topic)[:3]
+        texts = [known.text(NAME) for known in _siblings(stock, topic, keys, [plan] * 3, date(2026, 5, 1), {})]
+        assert len({*texts}) == 3
+        for one, other in combinations(texts, 2):
+            assert near(memory_stems(one, NAME), memory_stems(other, NAME)), (one, other)
+        assert all(len(text.split()) in limits.words for text in texts)
+
+
+def test_what_is_put_right_is_no_value_of_a_sibling() -> None:
+    topic = topic_named("course")
+    for seed in range(20):
+        rng = random.Random(seed)
+        known = Known(topic, CAST.fill(rng, topic))
+        others = [day for day in values().lists["day"] if day != known.values["day"]]
+        # All days but the last are taken, and then all of them.
+        assert _misspoken(rng, known, known.fact(NAME, 4), others[:-1]) not in others[:-1]
+        assert _misspoken(rng, known, known.fact(NAME, 4), others) not in others
+
+
+def test_short_facts_of_a_life_name_nobody_twice() -> None:
+    for name, split, syllables in (("Wel", "train", 1), ("Zaind", "heldout", 1), ("Brelo", "train", 2)):
+        cast, rng = Cast(name, split), random.Random(1)
+        named = [*cast.people, *(key for topic in topics(short=True) for key in cast.keys(rng, topic))]
+        assert len(named) == len({*named, name}) - 1 and len(named) > 100
+        assert all(len(re.findall("[aeiou]+", one, re.IGNORECASE)) == syllables for one in named)
+
+
+@pytest.mark.parametrize("days", [-30, -21, -9, -6, -2, -1, 1, 2, 5, 7, 12, 28])
+def test_a_date_said_from_a_day_gives_the_date(days: int) -> None:
+    today = date(2026, 5, 13)
+    day = today + timedelta(days=days)
+    for seed in range(8):
+        said = relative(random.Random(seed), day, today)
+        found = re.search(r"\b(?:in|exactly) (?:exactly )?(\w+) (day|week)|(\w+) (day|week)s? (?:ago|from now)", said)
+        if found:
+            number = found[1] or found[3]
+            words = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+            count = (words.index(number) if number in words else int(number)) * (7 if "week" in found[0] else 1)
+            assert count == abs(days), said
+        elif said.startswith(("last ", "this coming ")):
+            assert said.split()[-1] == day.strftime("%A") and abs(days) < 7
+        else:
+            assert abs(days) <= 2, said
+
+
+@cache
+def written(sizes: str = "demanding") -> tuple[list[Person], list[tuple[DialogueTask, Dialogue]]]:
+    """Three people, and their dialogues with what was asked."""
+    writer = Recorder(1)
+    people = []
+    for number in range(3):
+        persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
+        names = RealNames(1) if number == 2 and sizes == "demanding" else InventedNames(1)
+        people.append(asyncio.run(write_person(number, persona, writer, shape(sizes), names, sessions=12, seed=1)))
+    return people, [(task, done) for task, done, _ in writer.asked if task.unit is Unit.DIALOGUE and done is not None]
+
+
+def test_lives_keep_all_rules() -> None:
+    people, _ = written()
+    for person in people:
+        labelled = list(labelled_sessions(person))
+        assert not judge_chain(labelled).violations
+        rejected = Counter(rule for rejection in person.rejections for rule in rejection.rules)
+        assert sum(rejected.values()) <= 1, rejected
+        assert len(labelled) >= 11
+    events = Counter(op.event for person in people for one in labelled_sessions(person) for op in one.operations)
+    assert 0.15 < events[Event.UPDATE] / events.total() < 0.35 and events[Event.NONE]
+
+
+def tiny(number: int) -> Person:
+    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
+    sizes, names = shape("demanding_tiny"), InventedNames(1)
+    return asyncio.run(write_person(number, persona, OfflineWriter(1), sizes, names, sessions=4, seed=1))
+
+
+def test_the_tiny_form_keeps_all_rules_with_single_words() -> None:
+    people = [tiny(number) for number in range(16)]
+    labelled = [list(labelled_sessions(person)) for person in people]
+    assert not any(judge_chain(sessions).violations for sessions in labelled)
+    assert sum(map(len, labelled)) >= 0.95 * 4 * len(people)
+    operations = [operation for sessions in labelled for one in sessions for operation in one.operations]
+    assert all(" " not in word for operation in operations for word in operation.keywords)
+    assert {operation.event for operation in operations} == set(Event)
+    assert any(not one.operations for sessions in labelled for one in sessions)
+
+
+def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word_or_ends_it() -> None:
+    ended = changed = 0
+    for person in map(tiny, range(40)):
+        name = person.profile.name
+        for fact in (fact for session in person.sessions for fact in session.facts if fact.event is Event.UPDATE):
+            before, after = (read(name, text) for text in (fact.previous_text, fact.text))
+            assert before.topic is after.topic and after.topic.short
+            others = {slot for slot, value in after.values.items() if before.values[slot] != value}
+            assert others <= set(after.topic.change) and after.topic.key not in others
+            ended, changed = ended + (not others), changed + bool(others)
+            assert bool(others) or "longer" in fact.keywords
+    assert changed > 10 and ended
+
+
+# --- dialogues -------------------------------------------------------------------------------------------------------------
+
+
+def a_task(*facts: SessionFact) -> DialogueTask:
+    task = next(task for task, _ in written()[1] if task.fixed.name and task.event.date == task.today)
+    fixed = task.fixed.model_copy(update={"name": NAME})
+    return task.model_copy(update={"fixed": fixed, "facts": facts, "asides": ()})
+
+
+def a_fact(
+    known: Known,
+    event: Event = Event.ADD,
+    *,
+    old: Known | None = None,
+    signal: Signal = "value",
+    provenance: Provenance = "said",
+    misspoken: str = "",
+    origin: Origin = Origin.FILLING,
+) -> SessionFact:
+    return SessionFact(
+        id="f1",
+        event=event,
+        text=known.text(NAME),
+        previous_text=old.text(NAME) if old else "",
+        keywords=known.keywords(4),
+        origin=origin,
+        misspoken=misspoken,
+        difficulty=OperationDifficulty(signal=signal, rivals=0, provenance=provenance, time="same_day", chain=0),
+    )
+
+
+def a_course(**values: str) -> Known:
+    topic = topic_named("course")
+    return Known(topic, {**CAST.fill(random.Random(3), topic), "subject": "typography", "day": "Monday", **values})
+
+
+def told(fact: SessionFact, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return Telling(Speaker(rng, NAME), a_task(fact)).statement([fact]).said
+
+
+def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
+    joined = alone = 0
+    for task, dialogue in written()[1]:
+        asides = {aside.id: aside for aside in task.asides if aside.words and aside.kind != "assistant_claim"}
+        facts = {fact.id: fact for fact in task.facts}
+        for planned in dialogue.asides:
+            if planned.aside_id not in asides:
+                continue
+            told = [facts[each.fact_id] for each in dialogue.plan if each.turn == planned.turn]
+            # What is confirmed was said by the assistant.
+            told = [fact for fact in told if fact.difficulty and fact.difficulty.provenance != "assistant_confirmed"]
+            joined, alone = joined + bool(told), alone + (not told)
+            user = dialogue.turns[planned.turn - 1].user.casefold()
+            found = [user.find(word.casefold()) for fact in told for word in fact.spoken]
+            ends = user.rfind(asides[planned.aside_id].words[0].casefold())
+            assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
+    assert joined > 10 < alone
+
+
+def test_in_the_tiny_form_a_turn_of_facts_has_nothing_else() -> None:
+    asides = 0
+    for task, dialogue in written("demanding_tiny")[1]:
+        claims = {aside.id for aside in task.asides if aside.kind == "assistant_claim"}
+        others = {planned.turn for planned in dialogue.asides if planned.aside_id not in claims}
+        asides += len(others)
+        assert others.isdisjoint(planned.turn for planned in dialogue.plan)
+    assert asides > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_fact_that_is_confirmed_is_told_whole(seed: int) -> None:
+    known = replace(a_course(who="Stailai", price="145"), details=("has", "has", ""))
+    fact = a_fact(known, provenance="assistant_confirmed").model_copy(update={"keywords": a_course().keywords(4)})
+    asked = Telling(Speaker(random.Random(seed), NAME), a_task(fact)).statement([fact]).asked
+    assert "Stailai" in asked and "145" in asked
+
+
+def test_what_happened_comes_first_or_second() -> None:
+    places = Counter[int]()
+    for task, dialogue in written()[1]:
+        events = [fact.id for fact in task.facts if fact.origin is Origin.EVENT]
+        groups = [
+            fact.statement or fact.id for planned in dialogue.plan for fact in task.facts if fact.id == planned.fact_id
+        ]
+        if events:
+            places[list(dict.fromkeys(groups)).index(events[0])] += 1
+    assert places.keys() == {0, 1}
+
+
+@pytest.mark.parametrize("days", [-20, -14, -9, -5, -2, -1, 0, 1, 4, 7, 12, 21])
+def test_since_when_and_from_when_on_give_the_date(days: int) -> None:
+    today = date(2026, 5, 12)
+    for seed in range(6):
+        said = span(random.Random(seed), today + timedelta(days=days), today)
+        number = re.search(r"\b(\d+|" + "|".join(NUMBERS) + r")\b (day|week)", said)
+        assert said.startswith(("since", "for") if days < 0 else ("from", "in", str(days), NUMBERS[min(days, 12)])), said
+        if number:
+            counted = NUMBERS.index(number[1]) if number[1] in NUMBERS else int(number[1])
+            assert counted * (7 if number[2] == "week" else 1) == abs(days), said
+
+
+def test_a_yes_answers_a_question() -> None:
+    yes = re.compile(r"(?:yes|yep|exactly|correct|that's right|quite right|indeed|absolutely|spot on)\b", re.IGNORECASE)
+    answers = 0
+    for _, dialogue in written()[1]:
+        for turn, after in pairwise(dialogue.turns):
+            if yes.match(after.user):
+                answers += 1
+                assert turn.assistant.endswith("?"), (turn.assistant, after.user)
+    assert answers > 10
+
+
+def test_the_past_is_said_in_the_past() -> None:
+    speaker = Speaker(random.Random(1), NAME)
+    assert speaker.used_to("I take a course at Brelo") == "I used to take a course at Brelo"
+    assert speaker.used_to("I'm taking a course") == "I was taking a course"
+    assert speaker.used_to("at Brelo it is pottery") == "" and speaker.used_to("I found a compass") == ""
+
+
+def test_quotes_give_no_operation_away() -> None:
+    quotes = Counter[bool]()
+    for task, dialogue in written()[1]:
+        keywords = {folded(word) for fact in task.facts for word in fact.keywords}
+        for turn in dialogue.turns:
+            quotes.update(folded(quote) in keywords for quote in re.findall("“([^”]+)”", turn.assistant))
+    assert quotes.total() > 20 and 0.3 < quotes[True] / quotes.total() < 0.7
+
+
+def test_the_assistant_reads_back_nothing_that_is_over() -> None:
+    read_back = 0
+    for task, dialogue in written()[1]:
+        true = " ".join(fact.text for fact in task.facts).casefold()
+        old = {word.casefold() for fact in task.facts for word in fact.outdated if word.casefold() not in true}
+        for turn, after in pairwise(dialogue.turns):
+            for quote in re.findall("“([^”]+)”[^“]*[?]", turn.assistant):
+                read_back += 1
+                # What the user puts right may be wrong.
+                assert quote.casefold() not in old or re.search(r"(?i)\b(no|not|mixed|almost|wrong)\b", after.user), (
+                    turn,
+                    after,
+                )
+    assert read_back
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_self_correction_corrects_the_value_alone(seed: int) -> None:
+    said = told(a_fact(a_course(), provenance="self_corrected", misspoken="Friday"), seed)
+    text = " ".join(said)
+    assert len(re.findall("typography", text)) == 1, text
+    assert re.search(r"Fridays?\W.{2,30}\WMonday", text), text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_explicit_change_says_both_values_and_an_implied_one_only_the_new(seed: int) -> None:
+    old, new = a_course(), replace(a_course(day="Friday"), changed=("day",))
+    explicit = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="explicit"), seed))
+    assert "Monday" in explicit and "Friday" in explicit
+    value = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="value"), seed))
+    assert "Friday" in value and "Monday" not in value
+
+
+def test_the_same_task_is_told_in_many_ways_and_never_says_an_outdated_value_of_a_bare_change() -> None:
+    old = a_course()
+    new = replace(a_course(day="Friday"), changed=("day",))
+    task = a_task(
+        a_fact(new, Event.UPDATE, old=old), a_fact(a_course(), origin=Origin.EVENT).model_copy(update={"id": "f2"})
+    )
+    task = task.model_copy(update={"today": date(2026, 5, 12)})
+    said = set()
+    for seed in range(15):
+        dialogue = write_dialogue(task, random.Random(seed))
+        turn = next(planned.turn for planned in dialogue.plan if planned.fact_id == "f1")
+        alone = all(planned.turn != turn for planned in dialogue.plan if planned.fact_id != "f1")
+        assert not alone or not stands_in("monday", folded(dialogue.turns[turn - 1].user))
+        said.add(dialogue.turns[turn - 1].user)
+    assert len(said) > 12
+
+
+@pytest.mark.parametrize("sizes", ["demanding", "demanding_tiny"])
+def test_no_mark_follows_another_and_no_word_itself(sizes: str) -> None:
+    wrong = re.compile(r"[.!?…]\s*,|,\s*[.,;:!?]|[?!]\.|(?<!\.)\.\.(?!\.)| [,;.]|[.!?]”\.|[:;]\s*[,;:.]|\b(\w+) \1\b")
+    for _, dialogue in written(sizes)[1]:
+        for turn in dialogue.turns:
+            assert not wrong.search(turn.user) and not wrong.search(turn.assistant), turn
+
+
+# --- scenes and asides -----------------------------------------------------------------------------------------------------
+
+
+AROUND = dict(zip(GIVEN, ("Brelo", "Tiode", "Pastix", "Necex"), strict=True))
+TOLD = Aside(id="a1", kind=AsideKind.QUESTION, words=tuple(AROUND.values()), memory="")
+SPOKEN = tuple(kind for kind in AsideKind if kind is not AsideKind.CUE)
+
+# What would be a fact about the user, had they said it: habits, belongings, work, tastes, people, changes.
+_VERBS = (
+    "work|live|own|play|keep|collect|hate|love|enjoy|prefer|drive|wear|sleep|study|learn|teach|train|rent|attend|suffer|smoke"
+    "|used to|no longer|quit|gave up|have given up|switched|stopped|started|moved|bought|sold|got married|broke up"
+)
+_PEOPLE = (
+    "wife|husband|partner|girlfriend|boyfriend|son|daughter|children|kids|mother|father|mum|dad|parents|brother|sister|aunt|uncle"
+    "|cousin|niece|nephew|boss|job|flat|house|dog|cat|car|bike|doctor|dentist|diet|allergy|salary|rent|landlord|hobby"
+)
+FACTS = re.compile(
+    rf"\bI (?:always |usually |often |never |still |also |now |only |just |really )?(?:{_VERBS})\b"
+    r"|\bI(?: am|'m) (?:a|an|allergic|married|single|vegetarian|vegan|retired|engaged)\b"
+    r"|\bI(?:'ve| have) (?:had|got|always|never|given|stopped|started|quit|two|three)\b"
+    r"|\bI(?:'ve| have) an? (?!feeling|question|guess|hunch|moment)"
+    rf"|\b[Mm]y (?:own |new |old )?(?:{_PEOPLE})\b"
+)
+
+
+def is_plain(text: str) -> bool:
+    return bool(text) and not re.search(r"[{}\[\]<>|]|  | [,.;:?!](?!\))|,,|[,;:]\.|(?<!\.)\.\.(?!\.)", text)
+
+
+def judge(user: str, assistant: str) -> Iterator[str]:
+    for text in (user, assistant):
+        if not is_plain(text) or not re.match(r"[“'(]?[A-Z0-9À-ž]|[“'(]", text):
+            yield f"not a finished text: {text!r}"
+    if not 5 <= len(assistant.split()) <= 75:
+        yield f"too short or too long: {assistant!r}"
+    if (found := FACTS.search(user)) is not None:
+        yield f"{found[0]!r} may state a fact about the user: {user!r}"
+    for name in invented_full_names([user], TOLD):
+        yield f"{name!r} is nobody that the user has heard of: {user!r}"
+
+
+@pytest.mark.parametrize("scene", scenes(), ids=lambda scene: scene.name)
+def test_a_scene_is_said_with_any_seed_and_states_nothing(scene: Scene) -> None:
+    said = [scene.say(random.Random(seed), AROUND) for seed in range(10)]
+    assert scene.say(random.Random(7), AROUND) == said[7]
+    for exchanges in said:
+        assert len(exchanges) == len(scene.steps)
+        problems = [problem for user, assistant in exchanges for problem in judge(user, assistant)]
+        assert not problems, problems
+    users = [user for exchanges in said for user, _ in exchanges]
+    assert len(set(users)) >= 0.5 * len(users)
+
+
+def test_lines_of_a_scene_share_what_is_drawn() -> None:
+    file = Scenes(
+        rules={"greens": ["some {food}"], "lead": ["Well,"], "go_on": ["Ha,"]},
+        strangers=scene_file().strangers,
+        scenes=(
+            Scene(
+                name="x",
+                words={"pan": ["[pan|pot|wok]"]},
+                cases=({"much": "[two|2]", "is": "a pair"}, {"much": "12", "is": "a dozen"}),
+                steps=(({"user": ("{much} {pan} <greens>",), "assistant": ("{is} {pan} {food} {stranger} {he}",)},),) * 2,
+            ),
+        ),
+    )
+    shown, led = set(), set()
+    for seed in range(20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "scene_file", lambda: file)
+            (user, assistant), (again, _) = file.scenes[0].say(random.Random(seed), AROUND)
+        led.add(user.startswith("Well, "))
+        user, again = (text.removeprefix("Well, ").removeprefix("Ha, ") for text in (user, again))
+        much, pan, _, *food = user.rstrip(".").split()
+        assert user.lower() == again.lower() and pan in assistant and " ".join(food) in assistant
+        assert assistant.lower().startswith("a pair" if much.lower() in ("two", "2") else "a dozen")
+        shown.add(much.lower())
+    assert shown == {"two", "2", "12"} and led == {True, False}
+
+
+def words_of(slot: str) -> str:
+    return {"date": "27 March 2026", "proper": "Blemo House", "phrase": "hung up", "who": "Kliotion", "spot": "Zofaind"}.get(
+        slot
+    ) or ("Kimo" if slot == "name" else values().draw(random.Random(slot), slot))
+
+
+@pytest.mark.parametrize("kind", SPOKEN)
+@pytest.mark.parametrize("name", decoys().kinds)
+def test_an_aside_says_its_words_and_states_nothing(kind: AsideKind, name: str) -> None:
+    rng = random.Random(f"{kind} {name}")
+    others = [slot for slots in decoys().kinds.values() for slot in slots]
+    for slot in decoys().kinds[name]:
+        if slot not in {*values().lists, "who", "spot", "name", "date", "proper", "phrase"}:
+            continue
+        for _ in range(4):
+            slots = [slot, rng.choice(others)] if rng.random() < 0.5 else [slot]
+            words = list(dict.fromkeys(words_of(one) for one in slots))
+            user, assistant = say_decoy(rng, kind, words, slots[: len(words)], AROUND)
+            speaker = assistant if kind is AsideKind.ASSISTANT_CLAIM else user
+            assert all(occurs(word, speaker) for word in words), (words, speaker)
+            problems = [problem for problem in judge(user, assistant) if "nobody that" not in problem]
+            assert not problems, problems
+
+
+@pytest.mark.parametrize("cue", pools().cues)
+def test_words_of_change_are_said_of_what_is_no_fact(cue: str) -> None:
+    said = {say_decoy(random.Random(seed), AsideKind.CUE, (cue,), (), AROUND) for seed in range(20)}
+    assert len({user for user, _ in said}) >= 6
+    for user, assistant in said:
+        assert occurs(cue, user), (cue, user)
+        problems = list(judge(user, assistant))
+        assert not problems, problems
+
+
+def test_the_kind_of_a_word_follows_from_the_memory_or_its_looks() -> None:
+    topic = next(topic for topic in topics() if topic.name == "course")
+    known = Known(topic, CAST.fill(random.Random(1), topic))
+    words = (known.values["subject"], known.values["spot"])
+    aside = Aside(id="a1", kind=AsideKind.QUESTION, words=words, memory=known.text("Belno"))
+    assert slots_of("Belno", aside) == ("subject", "spot")
+    assert slots_of("Belno", aside.model_copy(update={"memory": ""})) == ("", "")
+    kinds = {word: decoys().kind_of("", word) for word in ("5:35", "26 August 2026", "2027", "1,200", "Blemo", "hung up")}
+    assert list(kinds.values()) == ["clock", "date", "year", "money", "place", "phrase"]
+    assert decoys().kind_of("amount2", "340") == "money" and decoys().kind_of("nonsense", "340") == "money"
