@@ -60,7 +60,7 @@ def run(
     for number, config in enumerate(configs, start=1):
         console.print(f"{config.system} ({number} of {len(configs)}), records in {config.out}")
         try:
-            code |= bool(runner.evaluate(kind, config, console)["failures"]["count"])
+            code |= bool(runner.evaluate(kind, config, console).failures.count)
             finished.append(config.out)
         except DeltaMemError as error:
             code = runner.FAILED

@@ -26,6 +26,7 @@ from eval.compare.layout import Table as PaperTable
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord
+from eval.summary import Summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
 
@@ -162,7 +163,7 @@ class Benchmark(ABC, Generic[Config]):
     """Whether questions are asked by `asking`, and not by one search and one answer."""
     uses_nltk: ClassVar[bool] = False
     """Whether `score` needs the data of NLTK."""
-    tables: ClassVar[Sequence[Callable[[Mapping[str, Any]], Table | None]]] = ()
+    tables: ClassVar[Sequence[Callable[[Summary], Table | None]]] = ()
     """Made of the summary and shown when a run ends; None is left out."""
 
     layouts: ClassVar[Sequence[PaperTable]] = ()
@@ -269,11 +270,11 @@ class Benchmark(ABC, Generic[Config]):
         """What the summary says."""
 
     @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def lines(cls, summary: Summary) -> Iterable[str]:
         """Shown after the tables."""
         return ()
 
     @classmethod
-    def failure_lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def failure_lines(cls, summary: Summary) -> Iterable[str]:
         """Shown on stderr before the other failures."""
         return ()

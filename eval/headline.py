@@ -140,26 +140,6 @@ def _by_judge_run(questions: Sequence[QuestionRecord], judges: Sequence[str]) ->
     return [sum(worths) / len(worths) for worths in runs.values()] if len(runs) > 1 else None
 
 
-def headline_line(summary: Mapping[str, Any]) -> str:
-    """The headline as one line of text."""
-    head = summary["headline"]
-    if head["score"] is None:
-        return f"{summary['benchmark']}, {summary['system']}: no score"
-    low, high, estimate = (100 * head["score"][name] for name in ("low", "high", "estimate"))
-    said = f"{estimate:.1f} ({low:.1f}-{high:.1f})" if head["withheld"] is None else f"withheld, {head['withheld']}"
-    parts = [f"{head['metric']} {said}", f"n {head['n']:,} of {head['of']:,}"]
-    parts.append(f"{head['failures']:,} failed, {head['silent']:,} silent")
-    if head["context_tokens"] is not None:
-        parts.append(f"{head['context_tokens']:,.0f} context tokens")
-    if head["judge_error"] is not None:
-        known = {kind: share for kind, share in head["judge_error"].items() if share is not None}
-        parts += [f"judge's {kind.replace('_', ' ')}s {100 * share['estimate']:.0f}%" for kind, share in known.items()]
-    if head["judge_runs"] is not None and head["withheld"] is None:
-        shares = head["judge_runs"]
-        parts.append(f"{len(shares)} runs of the judge: {100 * min(shares):.1f} to {100 * max(shares):.1f}")
-    return f"{summary['benchmark']}, {summary['system']}: {'; '.join(parts)}"
-
-
 def run_warnings(
     config: BenchmarkConfig, report: Report, questions: Sequence[QuestionRecord], system_facts: Mapping[str, Any]
 ) -> Iterator[str]:
@@ -191,20 +171,3 @@ def run_warnings(
     if unasked := sum(record.error is not None and not record.answers for record in questions):
         yield f"{unasked:,} of {len(questions):,} questions could not be asked and are in no score of answers"
     yield from system_facts.get("warnings", ())
-
-
-def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Which scores are withheld and why, and the warnings."""
-    for why in dict.fromkeys(summary["withheld"].values()):
-        yield f"withheld: {', '.join(metric for metric, reason in summary['withheld'].items() if reason == why)}: {why}"
-    yield from (f"warning: {warning}" for warning in summary["warnings"])
-
-
-def budget_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The scores at each further budget of context tokens."""
-    for at in summary["budgets"]:
-        shares = [
-            f"{name} withheld" if name in at["withheld"] else f"{name} {100 * score['estimate']:.1f}"
-            for name, score in at["scores"].items()
-        ]
-        yield f"with {at['budget']:,} context tokens ({at['context_tokens']:,.0f} shown): {', '.join(shares)}"

@@ -119,13 +119,6 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
         yield sentence.replace("{embedder.name}", config["embedder"]["name"])
 
 
-def protocol_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What a run says of its protocol; nothing of our own."""
-    protocol = summary["protocol"]
-    if protocol["name"] != DEFAULT:
-        yield f"protocol {protocol['name']}, from which this run departs: {'; '.join(protocol['divergences'])}"
-
-
 def _place(values: Mapping[str, Any], key: str) -> tuple[Any, str]:
     *groups, last = key.split(".")
     place: Any = values

@@ -28,13 +28,11 @@ from eval.compare.page import write_report
 from eval.compare.runs import load_runs
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
-from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
 from eval.models import Models, make_embedder, open_models
 from eval.parts import CONFIGURED, Parts, Prompts, load_prompts, make_answerer, make_judge
 from eval.progress import ProgressBars
-from eval.protocols import protocol_lines
 from eval.records import (
     Found,
     IngestRecord,
@@ -45,7 +43,19 @@ from eval.records import (
     ingest_session,
     open_files,
 )
-from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
+from eval.summarise import build_summary
+from eval.summary import (
+    Summary,
+    brief_table,
+    budget_lines,
+    cost_line,
+    failure_lines,
+    headline_line,
+    probe_line,
+    protocol_lines,
+    warning_lines,
+    write_summary,
+)
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 from eval.systems.kinds import asks_model, make_system, system_kind
 
@@ -103,10 +113,10 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     lines = [
         *protocol_lines(summary),
         *benchmark.lines(summary),
-        *map(probe_line, summary["probes"]),
+        *map(probe_line, summary.probes),
         cost_line(summary),
         *warning_lines(summary),
-        f"{summary['version']}; every question: {page}",
+        f"{summary.version}; every question: {page}",
     ]
     budgets = list(budget_lines(summary))
     if sum(len(console.render_lines(table)) for table in tables) + len(lines) + len(budgets) >= LINES:
@@ -115,7 +125,7 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     for table in tables:
         console.print(table)
     _print(console, [*budgets, *lines])
-    if not summary["failures"]["count"]:
+    if not summary.failures.count:
         return 0
     _print(Console(stderr=True), [*benchmark.failure_lines(summary), *failure_lines(summary)])
     return FAILED
@@ -126,9 +136,7 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def evaluate(
-    benchmark: type[Benchmark[Config]], config: Config, console: Console, parts: Parts = CONFIGURED
-) -> dict[str, Any]:
+def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Console, parts: Parts = CONFIGURED) -> Summary:
     """Run a benchmark and return the summary, whose ``failures.count`` is not 0 if something failed.
 
     Records and ``summary.json`` are in the output folder; progress is shown on the console. `parts` are used instead of
@@ -150,7 +158,7 @@ def evaluate(
     return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))
 
 
-async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, console: Console) -> dict[str, Any]:
+async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, console: Console) -> Summary:
     started = time.perf_counter()
     config = benchmark.config
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
@@ -261,7 +269,7 @@ class Run:
         models = self.models
         return AskContext(models.answer, models.judge, models.cache, self.embedder, named, self.manifest.made)
 
-    async def measured_summary(self) -> dict[str, Any]:
+    async def measured_summary(self) -> Summary:
         """The summary of a finished run, once the judges are calibrated."""
         seconds = {"run": time.perf_counter() - self.started}
         specs = self.benchmark.judges(self.config)
@@ -287,7 +295,7 @@ class Run:
         seconds = {"run": time.perf_counter() - self.started}
         write_summary(self.config.out, self._summary(rough, probes=(), seconds=seconds, partial=partial))
 
-    def _summary(self, benchmark: Benchmark[Any], **measured: Any) -> dict[str, Any]:
+    def _summary(self, benchmark: Benchmark[Any], **measured: Any) -> Summary:
         results, taken = self.results(), self.taken
         budgets = self.grader.budgets if self.grader is not None else ()
         return build_summary(

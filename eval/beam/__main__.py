@@ -15,7 +15,7 @@ from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS
 from eval.records import QuestionRecord
-from eval.summary import drawn_over
+from eval.scores import drawn_over
 from eval.systems.base import StoreKey, System
 
 RUBRIC, ORDER = "rubric", "order"

@@ -8,21 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig
+from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.compare.layout import Variant, columns_of
 from eval.judge import CORRECT, WRONG
 from eval.records import AnswerRecord, QuestionRecord
-from eval.summary import (
-    ALL,
-    AskedValue,
-    Value,
-    counted,
-    drawn_over,
-    metric_scores,
-    retrieval_values,
-    score_cells,
-    score_table,
-)
+from eval.scores import AskedValue, Value, drawn_over, metric_scores, retrieval_values
+from eval.summary import Summary, counted, score_cells, score_table
 
 SCORE, STRICT = "score", "score_strict"
 
@@ -104,14 +95,14 @@ def _ordered(answer: AnswerRecord) -> Iterator[tuple[float | None, bool]]:
         yield None if None in labels else order_score(found, len(answer_lines(answer.text or ""))), answer.silent
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """Scores in percent, one row an ability, as there are ten of them; each with its interval."""
-    intervals = drawn_over(summary["questions"]["groups"], "chat")
+    intervals = drawn_over(summary.questions.groups, "chat")
     caption = f"95% intervals: {intervals}. Recall: whether the text of a passage still holds what was said."
-    title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
-    view = score_table(title, caption, summary["scores"], corner="questions")
+    title = f"{summary.version.partition(':')[0]}, {summary.system}: %"
+    view = score_table(title, caption, summary.scores, corner="questions")
     for name, count in counted(summary).items():
-        cells = (score_cells(summary, metric, {name: count})[0] for metric in summary["scores"])
+        cells = (score_cells(summary, metric, {name: count})[0] for metric in summary.scores)
         view.add_row(f"{name.replace('_', ' ')} {count}", *(cell.replace("\n", " ") for cell in cells))
     return view
 

@@ -32,10 +32,10 @@ from deltamem.html import (
     write_page,
 )
 from deltamem.intervals import Interval
+from eval.compare.layout import ALL
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
 from eval.compare.tables import compare
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
-from eval.summary import ALL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -204,7 +204,7 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
                 draw = partial(_against, runs=runs, metric=metric, points=points, label=label)
                 drawn.append((f"{metric_label(metric)} {how} {label}", draw))
     # The last point of a curve is the headline
-    curves = [None if run.headline.withheld else run.summary.cumulative for run in runs]
+    curves = [None if run.headline.withheld else run.summary.more.get("cumulative") for run in runs]
     if any(curves):
         title = "accuracy of all questions up to a session, mean and spread over users"
         drawn.append((title, partial(_cumulative, curves=curves)))

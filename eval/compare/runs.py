@@ -18,99 +18,12 @@ from deltamem.runs import read_records
 from deltamem.text import shortened
 from eval.benchmark import Benchmark
 from eval.records import PassageRecord, PointRecord, QuestionRecord
-from eval.summary import SUMMARY_FILE
+from eval.summary import SUMMARY_FILE, Headline, Summary
 
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""
 
 Record = TypeVar("Record", bound=BaseModel)
-
-
-class QuestionCounts(BaseModel):
-    """How many questions the file has, and what became of them."""
-
-    total: int
-    answered: int
-    failed: int
-    by_category: dict[str, int]
-    keys: list[str] | None = None  # Those that the scores are of; None means all that the file has
-
-
-class Headline(BaseModel):
-    """The score that stands for a run, and what it must not be read without."""
-
-    metric: str | None = None
-    score: Interval | None = None
-    withheld: str | None = None  # Why the score must not be shown
-    n: int  # Questions that it is of
-    of: int  # Questions of the file
-    failures: int = 0
-    silent: int = 0  # Answers without a word
-    context_tokens: float | None = None
-    judge_error: dict[str, Interval | None] | None = None  # Of false accepts and false rejects on the calibration answers
-
-    @property
-    def shown(self) -> Interval | None:
-        """The score, unless it is withheld."""
-        return None if self.withheld else self.score
-
-
-class BudgetScores(BaseModel):
-    """Scores at one budget of context tokens."""
-
-    budget: int
-    context_tokens: float
-    scores: dict[str, Interval | None]
-    withheld: dict[str, str] = {}
-
-
-class Provenance(BaseModel, extra="allow"):
-    """What the numbers were made with; the key ``making`` of the summary."""
-
-    git_commit: str | None = None
-    config: dict[str, Any] = {}
-    prompt_hashes: dict[str, str]
-    models: dict[str, str | None]
-    versions: dict[str, str | None] = {}
-    # What answered, beyond names: commit, versions, endpoints, what the servers say that they serve
-    fingerprint: dict[str, Any] = {}
-
-
-class Summary(BaseModel):
-    """What is shown of the ``summary.json`` of a benchmark; see `eval.summary.build_summary`."""
-
-    benchmark: str
-    version: str
-    system: str
-    mode: str
-    questions: QuestionCounts
-    scores: dict[str, dict[str, Interval | None]]
-    headline: Headline
-    withheld: dict[str, str] = {}  # By metric why it must not be shown
-    warnings: list[str] = []
-    partial: dict[str, int] | None = None  # How many questions of an interrupted run are done, and of how many
-    budgets: list[BudgetScores] = []
-    passages: dict[str, Any] | None = None  # What a search returns, on average
-    cost: dict[str, dict[str, float]]
-    latency: dict[str, dict[str, float] | None] = {}  # Seconds by part: p50, p95
-    context_tokens: dict[str, float] | None = None  # Mean, p50, p95
-    memories: dict[str, Any] | None = None
-    queries_per_memory: float | None = None
-    sessions: dict[str, int] = {}
-    failures: dict[str, Any] = {}
-    probes: list[dict[str, Any]] = []
-    protocol: dict[str, Any] = {}
-    data: dict[str, Any]
-    system_facts: dict[str, Any] = {}
-    making: Provenance
-    seconds: dict[str, float] = {}
-    # LoCoMo alone: share of gold answers that an audit found right, by category
-    ceiling: dict[str, float] | None = None
-    cumulative: list[dict[str, float]] | None = None  # HaluMem alone: accuracy of all questions up to a session
-
-    def score(self, metric: str, group: str) -> Interval | None:
-        """A score of a category or of ``all``; None if the run has none, or if it is withheld."""
-        return None if metric in self.withheld else self.scores.get(metric, {}).get(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +242,7 @@ def _warnings(run: FinishedRun) -> Iterator[str]:
         )
     if summary.mode == "offline":
         yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
-    if stages := summary.failures.get("by_stage"):
+    if stages := summary.failures.by_stage:
         listed = ", ".join(f"{count:,} {stage}" for stage, count in stages.items())
         yield f"{sum(stages.values()):,} failures ({listed}); they count as wrong, except in scores named (valid)"
     if unreadable := summary.sessions.get("unreadable"):

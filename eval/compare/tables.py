@@ -9,9 +9,9 @@ from typing import Any
 
 from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
 from eval.benchmark import Benchmark
-from eval.compare.layout import Cell, Column, Row, Table, Variant, columns_of, published_tables
+from eval.compare.layout import ALL, Cell, Column, Row, Table, Variant, columns_of, published_tables
 from eval.compare.runs import CLOSED_BOOK, Card, FinishedRun, bounds, cards, differences
-from eval.summary import ALL, Value, answer_value, retrieval_values, verdict_value
+from eval.scores import Value, answer_value, retrieval_values, verdict_value
 
 BASELINES = (CLOSED_BOOK, "full_context", "naive_rag")
 """Systems without which the score of a memory says nothing: what is known without any memory, what the whole
@@ -181,7 +181,7 @@ def _our_rows(layout: Table, run: FinishedRun) -> Iterator[Row]:
         cells = tuple(_our_cell(column, variant, run) for column in layout.columns)
         rows.append(Row("ours", run.title, variant.label, cells, group=variant.label))
     yield from [row for row in rows if any(row.cells)] or rows[:1]
-    if layout.ceiling and (ceiling := run.summary.ceiling):
+    if layout.ceiling and (ceiling := run.summary.more.get("ceiling")):
         shares = (ceiling.get(column.group) if column.measure == layout.ceiling else None for column in layout.columns)
         cells = tuple(None if share is None else Cell(f"{100 * share:.2f}") for share in shares)
         label = "ceiling: share of gold answers that the audit found right"
@@ -291,7 +291,7 @@ def _table_of_facts(
 def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
     """Tokens, calls, seconds, context, latency and failures; over all invocations, cached answers included."""
     summary = run.summary
-    counts, sessions, stages = summary.questions, summary.sessions, summary.failures.get("by_stage", {})
+    counts, sessions, stages = summary.questions, summary.sessions, summary.failures.by_stage
     failed = f"{counts.failed:,} failed" if counts.failed else ""
     yield "questions answered, of those in the file", Cell(f"{counts.answered:,} of {counts.total:,}", failed)
     yield "failures", Cell(f"{sum(stages.values()):,}", _by_stage(stages))

@@ -29,6 +29,7 @@ from eval.halumem.data import (
 )
 from eval.metrics import bleu1, set_f1
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
+from eval.summary import Summary
 from eval.systems.base import Passage, StoreKey, System
 
 POINT_JUDGES = {
@@ -168,7 +169,7 @@ class Halumem(Benchmark[HalumemConfig]):
         )
 
     @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def lines(cls, summary: Summary) -> Iterable[str]:
         """Where the memory points went."""
         return scores.point_lines(summary)
 

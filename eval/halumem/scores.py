@@ -14,24 +14,13 @@ from rich.table import Table
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval, group_interval, percent_text, with_width
+from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.compare.layout import Variant, columns_of
 from eval.halumem.data import QUESTION_TYPES, HalumemConfig
 from eval.metrics import cumulative_accuracy
 from eval.records import MemoryType, PointRecord, QuestionRecord
-from eval.summary import (
-    ALL,
-    GOLD_WORDS,
-    Value,
-    answer_value,
-    counted,
-    judge_runs,
-    metric_scores,
-    retrieval_values,
-    score_cells,
-    score_table,
-    verdict_value,
-)
+from eval.scores import GOLD_WORDS, Value, answer_value, judge_runs, metric_scores, retrieval_values, verdict_value
+from eval.summary import Summary, counted, score_cells, score_table
 
 JudgedKind = Literal["integrity", "accuracy", "update", "qa"]
 
@@ -360,27 +349,25 @@ UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
 QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
 SCOPES = "(all): what failed counts as not achieved; (valid): left out; one row where both are the same."
 
-_Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
-
-def extraction_table(summary: Mapping[str, Any]) -> Table | None:
+def extraction_table(summary: Summary) -> Table | None:
     """Extraction in percent, - for systems that extract nothing; None if nothing is judged."""
-    if summary["mode"] != "judged":
+    if summary.mode != "judged":
         return None
-    title = f"{summary['benchmark']}, {summary['system']}: extraction, %"
+    title = f"{summary.benchmark}, {summary.system}: extraction, %"
     view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", EXTRACTION)
     for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), ALL):
         view.add_row(scope, *cells)
     return view
 
 
-def outcomes_table(summary: Mapping[str, Any]) -> Table | None:
+def outcomes_table(summary: Summary) -> Table | None:
     """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent; None if nothing is judged."""
-    if summary["mode"] != "judged":
+    if summary.mode != "judged":
         return None
-    judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
+    judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary.more["aggregate"]}
     headings = [f"{heading}{short}" for heading in judges.values() for short in OUTCOMES]
-    title = f"{summary['benchmark']}, {summary['system']}: updating and questions, %"
+    title = f"{summary.benchmark}, {summary.system}: updating and questions, %"
     view = score_table(title, SCOPES, ["n", *headings])
     names = [question_metric(judge, name) for judge in judges for name in QA]
     for scope, count, cells in _scoped(summary, UPDATE, ALL):
@@ -393,17 +380,15 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table | None:
     return view
 
 
-def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
+def retrieval_table(summary: Summary) -> Table | None:
     """Recall of memory points and lexical scores by type of question, in percent; None if nothing of it was measured."""
-    counts, evidence = counted(summary), summary["evidence"]
-    names = [
-        name for name in summary["scores"] if name in ("set_f1", "bleu1", "mrr", GOLD_WORDS) or name.startswith("recall@")
-    ]
+    counts, evidence = counted(summary), summary.more["evidence"]
+    names = [name for name in summary.scores if name in ("set_f1", "bleu1", "mrr", GOLD_WORDS) or name.startswith("recall@")]
     if not names:
         return None
     view = score_table(
-        f"{summary['benchmark']}, {summary['system']}: recall of memory points and lexical scores, %",
-        f"Questions: {summary['questions']['total']:,} in the file, {counts[ALL]:,} asked, "
+        f"{summary.benchmark}, {summary.system}: recall of memory points and lexical scores, %",
+        f"Questions: {summary.questions.total:,} in the file, {counts[ALL]:,} asked, "
         f"{evidence['questions_with_evidence']:,} with evidence;\n{evidence['linked_to_turns']:,} of their "
         f"{evidence['memory_points']:,} memory points are linked to turns and scored.",
         ["n", *names],
@@ -413,37 +398,37 @@ def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
     return view
 
 
-def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+def point_lines(summary: Summary) -> Iterator[str]:
     """Where the memory points went, how updates were found, and what was searched in a memory out of order."""
-    points = summary["points"]
+    points = summary.more["points"]
     parts = [f"{points[name]:,} {name.replace('_', ' ')}" for name in ("judged", "not_judged", "failed", "not_reached")]
     yield f"memory points: {points['total']:,} = {' + '.join(parts)}; extracted memories: {points['extracted_memories']:,}"
-    for name, by_category in summary["scores"].items():
+    for name, by_category in summary.scores.items():
         if name.startswith("update_recall@") and (interval := by_category["all"]) is not None:
             yield (
-                f"updated points found among the first {name.partition('@')[2]}: {percent_text(interval)}% of "
-                f"{interval['count']:,} ({points['searched']:,} searched, the others are linked to no turn)"
+                f"updated points found among the first {name.partition('@')[2]}: {percent_text(interval.bounds())}% of "
+                f"{interval.count:,} ({points['searched']:,} searched, the others are linked to no turn)"
             )
-    late, lacking = (summary["out_of_order"][name] for name in ("after_later_sessions", "without_earlier_sessions"))
+    late, lacking = (summary.more["out_of_order"][name] for name in ("after_later_sessions", "without_earlier_sessions"))
     if late:
         yield f"{late:,} searches came after later sessions, because they or their session had failed before"
     if lacking:
         yield f"{lacking:,} searches came without earlier sessions, which had failed; another out=... starts afresh"
 
 
-def _scoped(summary: Mapping[str, Any], names: Sequence[str], category: str) -> Iterator[tuple[str, int, list[str]]]:
+def _scoped(summary: Summary, names: Sequence[str], category: str) -> Iterator[tuple[str, int, list[str]]]:
     """One row, or two where what failed makes a difference, with their numbers of values.
 
     Metrics that have no scope stand in the first.
     """
-    scores: _Scores = summary["scores"]
+    scores = summary.scores
     every = [name if name in scores else f"{name}(all)" for name in names]
     valid = [f"{name}(valid)" for name in names]
     pairs = [(scores[f"{name}(all)"], scores[f"{name}(valid)"]) for name in names if f"{name}(all)" in scores]
     same = all(one.get(category) == other.get(category) for one, other in pairs)
     for scope, metrics in (("", every),) if same else ((" (all)", every), (" (valid)", valid)):
         found = (scores[metric].get(category) for metric in metrics if metric in scores)
-        count = max((int(interval["count"]) for interval in found if interval is not None), default=0)
+        count = max((int(interval.count) for interval in found if interval is not None), default=0)
         yield scope, count, [score_cells(summary, metric, {category: count})[0] for metric in metrics]
 
 

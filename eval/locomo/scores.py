@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
 from eval.benchmark import JudgeSpec
-from eval.compare.layout import Column, Variant, columns_of
+from eval.compare.layout import ALL, Column, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
 from eval.headline import without_scope
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
 from eval.locomo.data import ADVERSARIAL, COLUMNS, LocomoConfig
 from eval.records import QuestionRecord
-from eval.summary import (
-    ALL,
-    Value,
-    answer_value,
-    drawn_over,
-    metric_scores,
-    retrieval_values,
-    score_cells,
-    score_table,
-    verdict_value,
-)
+from eval.scores import Value, answer_value, drawn_over, metric_scores, retrieval_values, verdict_value
+from eval.summary import Summary, score_cells, score_table
 
 ABSTENTION = "abstention"
 """The official rule for category 5: whether the answer says that nothing is known."""
@@ -56,22 +47,22 @@ def run_scores(records: Sequence[QuestionRecord], config: LocomoConfig) -> dict[
 ABSTENTIONS = {ABSTENTION: "abstention\nby phrase", ABSTENTION_JUDGE: "abstention\njudged"}
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """Scores by category in percent, each with its interval. Category 5 is not in it.
 
     With an audit the ceiling is beside the judges' scores: the share of questions whose answer in the file is right.
     """
-    counts = dict.fromkeys(COLUMNS, 0) | summary["questions"]["by_category"]
+    counts = dict.fromkeys(COLUMNS, 0) | summary.questions.by_category
     columns = {name: counts[name] for name in COLUMNS}
     columns[ALL] = sum(columns.values())
-    ceiling = summary["ceiling"] or {}
+    ceiling = summary.more["ceiling"] or {}
     view = score_table(
-        f"{summary['version']}, {summary['system']}, gold {summary['protocol']['gold']}: %",
+        f"{summary.version}, {summary.system}, gold {summary.protocol['gold']}: %",
         _caption(summary, audited=bool(ceiling)),
         (f"{'overall' if name == ALL else name}\n{count}" for name, count in columns.items()),
     )
-    judges = set(summary["protocol"]["judges"])
-    rows = [name for name, of in summary["scores"].items() if of[ALL] is not None and without_scope(name) not in ABSTENTIONS]
+    judges = set(summary.protocol["judges"])
+    rows = [name for name, of in summary.scores.items() if of[ALL] is not None and without_scope(name) not in ABSTENTIONS]
     for name in [name for name in rows if without_scope(name) in judges]:
         view.add_row(name, *score_cells(summary, name, columns, 1))
     if ceiling:
@@ -82,22 +73,22 @@ def table(summary: Mapping[str, Any]) -> Table:
     return view
 
 
-def adversarial_table(summary: Mapping[str, Any]) -> Table | None:
+def adversarial_table(summary: Summary) -> Table | None:
     """The row of category 5, in percent; None if nothing of it was asked or scored."""
-    scores = [name for name, of in summary["scores"].items() if of.get(ADVERSARIAL) is not None]
+    scores = [name for name, of in summary.scores.items() if of.get(ADVERSARIAL) is not None]
     if not scores:
         return None
     names = sorted(scores, key=lambda name: without_scope(name) not in ABSTENTIONS)
     bases = {name: without_scope(name) for name in names}
     view = score_table(columns=(ABSTENTIONS.get(base, base) + name.removeprefix(base) for name, base in bases.items()))
-    count = {ADVERSARIAL: summary["questions"]["by_category"][ADVERSARIAL]}
+    count = {ADVERSARIAL: summary.questions.by_category[ADVERSARIAL]}
     cells = (score_cells(summary, name, count, 1)[0] for name in names)
     view.add_row(f"{ADVERSARIAL} {count[ADVERSARIAL]}", *cells)
     return view
 
 
-def _caption(summary: Mapping[str, Any], *, audited: bool) -> str:
-    accounting, intervals = summary["accounting"], drawn_over(summary["questions"]["groups"], "conversation")
+def _caption(summary: Summary, *, audited: bool) -> str:
+    accounting, intervals = summary.more["accounting"], drawn_over(summary.questions.groups, "conversation")
     left_out = [f"{count:,} not asked ({reason})" for reason, count in accounting["not_asked"].items() if count]
     parts = [f"{accounting['asked']:,} asked", *left_out, f"{accounting['failed']:,} failed"]
     ceiling = " Ceiling: questions whose answer in the file is right." if audited else ""

@@ -9,22 +9,14 @@ from typing import Any
 from rich.table import Table
 
 from deltamem.intervals import group_interval
+from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.compare.layout import Variant, columns_of
 from eval.headline import SCOPES
 from eval.longmemeval.data import TYPES, LongMemEvalConfig, is_abstention, session_of
 from eval.metrics import recall_at
 from eval.records import QuestionRecord
-from eval.summary import (
-    ALL,
-    AskedValue,
-    Value,
-    answer_value,
-    category_table,
-    metric_scores,
-    retrieval_values,
-    verdict_value,
-)
+from eval.scores import AskedValue, Value, answer_value, metric_scores, retrieval_values, verdict_value
+from eval.summary import Summary, category_table
 
 ACCURACY = "accuracy"
 ABSTENTION = "abstention_accuracy"
@@ -86,7 +78,7 @@ def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValu
     return AskedValue(parts)
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """Scores by type of question."""
     caption = "95% intervals: bootstrap over questions. Recall: whether the text of a passage still holds what was said."
     return category_table(summary, caption, lambda name: name.replace("-", "-\n"))

@@ -6,7 +6,7 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +26,8 @@ from eval.personamem.data import (
     record_key,
 )
 from eval.records import PassageRecord, QuestionRecord
-from eval.summary import drawn_over
+from eval.scores import drawn_over
+from eval.summary import Summary
 from eval.systems.base import System
 
 _LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
@@ -139,14 +140,14 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         )
 
     @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def lines(cls, summary: Summary) -> Iterable[str]:
         """How many questions were answered."""
-        yield f"{summary['questions']['answered']} of {summary['questions']['total']} questions answered"
+        yield f"{summary.questions.answered} of {summary.questions.total} questions answered"
 
     @classmethod
-    def failure_lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def failure_lines(cls, summary: Summary) -> Iterable[str]:
         """What of the data could not be used."""
-        data, total = summary["data"], summary["questions"]["total"]
+        data, total = summary.data, summary.questions.total
         for kind, count in data["questions_without_history"].items():
             yield f"{count} of {total} questions could not be asked: {_LOST[kind]} {data['files'][1]}"
         if broken := data["unreadable_rows"]:

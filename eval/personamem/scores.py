@@ -11,26 +11,23 @@ from typing import Any
 
 from rich.table import Table
 
+from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.compare.layout import Variant, columns_of
 from eval.metrics import pass_at_k
 from eval.personamem.data import COUNTS_32K, LABELS, PersonaMemConfig, Sample, in_order
 from eval.records import QuestionRecord
-from eval.summary import (
-    ALL,
+from eval.scores import (
     GOLD_WORDS,
     AskedValue,
     Value,
     answer_value,
-    counted,
     drawn_over,
     gold_words_value,
     metric_scores,
     recall_value,
     reciprocal_rank_value,
-    score_cells,
-    score_table,
 )
+from eval.summary import Summary, counted, score_cells, score_table
 
 _OPENING = "<final_answer>"
 _CLOSING = "</final_answer>"
@@ -171,14 +168,14 @@ def _pass_value(k: int) -> AskedValue:
     return AskedValue(answer_value(CORRECT).parts, chance)
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """Accuracy and recall by type of question, and over all questions."""
-    spread, counts = summary["accuracy_over_runs"], counted(summary)
+    spread, counts = summary.more["accuracy_over_runs"], counted(summary)
     labels = {name: LABELS.get(name, name).replace("-", "-\n") for name in counts if name != ALL}
     headings = [f"{label}\n{counts[name]}" for name, label in labels.items()]
-    title = f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %"
+    title = f"{summary.benchmark}, {summary.system} ({summary.mode}): in %"
     view = score_table(title, _caption(summary), [*headings, f"Over-\nall\n{counts[ALL]}"], corner="questions")
-    for metric in _metrics(summary["scores"]):
+    for metric in _metrics(summary.scores):
         view.add_row(
             "MRR" if metric == "mrr" else metric.replace("random_", " at random: "), *score_cells(summary, metric, counts)
         )
@@ -195,16 +192,16 @@ def _metrics(scores: Mapping[str, Any]) -> list[str]:
     return [name for name in scores if not name.startswith("accuracy_run") and name not in hidden]
 
 
-def _caption(summary: Mapping[str, Any]) -> str:
-    protocol, letters = summary["protocol"], summary["letters_named"]
-    blocks = summary["referenced_block"]
+def _caption(summary: Summary) -> str:
+    protocol, letters = summary.protocol, summary.more["letters_named"]
+    blocks = summary.more["referenced_block"]
     runs = "mean of {} answers".format(protocol["runs"]) if protocol["runs"] > 1 else "one answer"
     lines = [
         f"Top {protocol['k']}; {runs} a question, guessing gives 25. accuracy: the official rule, which has two guesses:",
         "the letter after <final_answer>, else the only one in the whole answer. accuracy_final: the first of them alone.",
-        f"Below each figure its 95% interval ({drawn_over(summary['questions']['groups'], 'persona')}).",
+        f"Below each figure its 95% interval ({drawn_over(summary.questions.groups, 'persona')}).",
     ]
-    if "mrr" in summary["scores"]:
+    if "mrr" in summary.scores:
         lines.insert(1, "Recall and precision: passages that hold a turn of the session that the question refers to.")
         if unsure := blocks["they_do_not"] + blocks["none"]:
             lines.insert(2, f"Which session that is, is not sure for {unsure} questions.")

@@ -28,6 +28,7 @@ from deltamem.prompts import Prompt
 from eval import runner
 from eval.answer import LLMAnswerer, Sampler
 from eval.benchmark import Benchmark
+from eval.compare.layout import ALL
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
 from eval.config import AnswerModel
@@ -37,7 +38,6 @@ from eval.parts import Parts
 from eval.personamem.__main__ import PersonaMem
 from eval.personamem.data import COLUMNS
 from eval.records import QuestionRecord, Verdict
-from eval.summary import ALL
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer
 from eval.systems.baselines import Baseline
 

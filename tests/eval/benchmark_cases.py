@@ -32,7 +32,7 @@ from deltamem import config as config_module
 from deltamem.config import validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
-from eval import fingerprint, runner, summary
+from eval import fingerprint, runner, summarise
 from eval.beam.__main__ import Beam
 from eval.benchmark import Benchmark
 from eval.halumem.__main__ import Halumem
@@ -145,7 +145,7 @@ class Case:
 
     def run(self, folder: Path, *overrides: str) -> dict[str, Any]:
         """A run in this process; its summary."""
-        return runner.evaluate(self.kind, self.configured(folder, *overrides), Console(quiet=True))
+        return runner.evaluate(self.kind, self.configured(folder, *overrides), Console(quiet=True)).model_dump(mode="json")
 
 
 @cache
@@ -227,8 +227,8 @@ CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
     """Runs in this process have an embedder without weights, quick summaries, and the given system if any."""
     monkeypatch.setattr(runner, "make_embedder", lambda settings: CachedEmbedder(case.embedder()))
-    monkeypatch.setattr(summary, "git_commit", lambda: None)  # asks git
-    monkeypatch.setattr(summary, "versions", lambda packages: {})  # looks through all packages
+    monkeypatch.setattr(summarise, "git_commit", lambda: None)  # asks git
+    monkeypatch.setattr(summarise, "versions", lambda packages: {})  # looks through all packages
     monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
     monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
     if system is not None:

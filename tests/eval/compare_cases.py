@@ -16,7 +16,9 @@ from deltamem.runs import RecordFile
 from eval.benchmark import Report, Results
 from eval.config import BenchmarkConfig
 from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, Verdict
-from eval.summary import answer_value, build_summary, category_scores, recall_value, verdict_value, write_summary
+from eval.scores import answer_value, category_scores, recall_value, verdict_value
+from eval.summarise import build_summary
+from eval.summary import write_summary
 from eval.systems.base import Passage
 
 ORDER = ("single-hop", "multi-hop", "open-domain", "temporal", "adversarial")
@@ -130,7 +132,7 @@ def locomo_summary(
     facts, found = arguments.pop("system_facts"), {}
     system: Any = SimpleNamespace(facts=lambda: facts)
     results = Results(system, questions, sessions, arguments.pop("points", ()), found)
-    return build_summary(config, report, results, **arguments)
+    return build_summary(config, report, results, **arguments).model_dump(mode="json")
 
 
 def write_run(

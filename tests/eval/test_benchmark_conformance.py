@@ -32,7 +32,7 @@ from eval.compare.runs import load_runs
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.records import AnswerRecord, QuestionRecord, Verdict
-from eval.summary import answer_value, metric_scores, retrieval_values
+from eval.scores import answer_value, metric_scores, retrieval_values
 from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
 
@@ -167,7 +167,7 @@ def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Pa
         with pytest.raises(DeltaMemError, match="needs judges that are not among the given ones: "):
             runner.evaluate(case.kind, config, Console(quiet=True), replace(parts, judges={"x": Parrot("x")}))
         parts = replace(parts, judges=dict.fromkeys(names, Parrot("correct", "yes")))
-    summary = runner.evaluate(case.kind, config, Console(quiet=True), parts)
+    summary = runner.evaluate(case.kind, config, Console(quiet=True), parts).model_dump(mode="json")
     assert summary["system"] == "notebook" and summary["failures"]["count"] == 0
     assert summary["making"]["models"]["answer"] == "parrot"
     verdicts = [list(answer.get("verdicts", {}).values()) for one in records(tmp_path).values() for answer in one["answers"]]
@@ -442,7 +442,7 @@ def test_a_new_benchmark_is_a_few_dozen_lines_and_survives_a_kill(tmp_path: Path
             runner.evaluate(Toy, config, Console(quiet=True))
         monkeypatch.setattr(runner.RecordFile, "add", add)
         before, kept = len(sent(server)), len((tmp_path / "out" / "questions.jsonl").read_text("utf-8").splitlines())
-        summary = runner.evaluate(Toy, config, Console(quiet=True))
+        summary = runner.evaluate(Toy, config, Console(quiet=True)).model_dump(mode="json")
         assert len(set(sent(server))) == 6
         assert len(sent(server)) - before <= 6 - kept, "what is on disk is not asked again"
     assert summary["failures"]["count"] == 0 and summary["sessions"]["applied"] == 6

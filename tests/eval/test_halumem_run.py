@@ -16,6 +16,7 @@ from scripted_server import Reply, Served, completion, failure, serve
 from deltamem.errors import DeltaMemError
 from eval.data import find
 from eval.halumem.scores import point_lines
+from eval.summary import Summary
 from eval.systems.base import Passage
 from eval.systems.baselines import TurnIndex
 
@@ -205,7 +206,7 @@ def test_a_session_that_fails_is_tried_again_later(tmp_path: Path) -> None:
     assert questions[f"{ANA}/S3/q1"]["notes"][1:] == points[f"{ANA}/S3/p1"]["notes"] == lacking
     # Two questions of the first session; a question and an updated point of the third.
     assert summary["out_of_order"] == {"after_later_sessions": 2, "without_earlier_sessions": 2}
-    assert "2 searches came after later sessions" in " ".join(point_lines(summary))
+    assert "2 searches came after later sessions" in " ".join(point_lines(Summary.model_validate(summary)))
     assert summary["points"]["judged"] == 6
 
 

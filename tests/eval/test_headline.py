@@ -14,7 +14,7 @@ from locomo_cases import JUDGED, TRICK, write
 from scripted_server import Reply, Script, completion, serve
 
 from deltamem.errors import DeltaMemError
-from eval.headline import headline_line, warning_lines
+from eval.summary import Summary, headline_line, warning_lines
 
 ASKED, RIGHT = 50, 20
 
@@ -88,15 +88,15 @@ def test_silence_is_as_wrong_as_a_wrong_answer(attack: Callable[..., dict[str, A
     valid = summary["scores"]["lenient(valid)"]["all"]
     assert (valid["estimate"], valid["count"]) == (1.0, RIGHT), "what was printed before"
     assert summary["failures"]["by_stage"] == {"silent": ASKED - RIGHT}, "and not once more for each judge"
-    assert f"{ASKED - RIGHT:,} silent" in headline_line(summary)
-    cut = [line for line in warning_lines(summary) if "answer.max_tokens=" in line]
+    assert f"{ASKED - RIGHT:,} silent" in headline_line(Summary.model_validate(summary))
+    cut = [line for line in warning_lines(Summary.model_validate(summary)) if "answer.max_tokens=" in line]
     assert len(cut) == (reply.body != completion("").body)
     assert not cut or "enable_thinking=false" in cut[0]
 
 
 def test_answers_that_are_cut_while_they_speak_need_a_larger_limit_and_not_less_thinking(attack) -> None:
     summary = attack(models(completion("It was in the", finish="length")))
-    (cut,) = [line for line in warning_lines(summary) if "answer.max_tokens=" in line]
+    (cut,) = [line for line in warning_lines(Summary.model_validate(summary)) if "answer.max_tokens=" in line]
     assert f"{ASKED - RIGHT:,} of " in cut and cut.endswith("; raise answer.max_tokens")
 
 
@@ -173,7 +173,7 @@ def test_runs_of_a_judge_are_averaged_and_their_spread_is_told(attack: Callable[
     head = summary["headline"]
     assert head["judge_runs"] == pytest.approx([0.4, 0.5, 0.5])  # one hard question in six ends in 2
     assert (head["score"]["estimate"], head["n"]) == (pytest.approx(1.4 / 3), ASKED)
-    assert "3 runs of the judge: 40.0 to 50.0" in headline_line(summary)
+    assert "3 runs of the judge: 40.0 to 50.0" in headline_line(Summary.model_validate(summary))
     assert summary["cost"]["judge"]["calls"] == 3 * ASKED
 
 

@@ -16,7 +16,7 @@ from system_scripts import manager_of
 from deltamem.errors import DeltaMemError
 from eval import data as published
 from eval.locomo import scores
-from eval.summary import brief_table
+from eval.summary import Summary, brief_table
 
 
 @pytest.fixture(autouse=True)
@@ -192,13 +192,16 @@ def test_intervals_of_one_conversation_are_said_to_be_over_its_questions(tmp_pat
         (folder := tmp_path / said[:4]).mkdir()
         summary = LOCOMO.run(folder, f"conversations={conversations}", "answer.kind=none")
         assert summary["questions"]["groups"] == (2 if conversations == "null" else 1)
-        assert str(scores.table(summary).caption).startswith(f"95% intervals: {said}")
+        assert str(scores.table(Summary.model_validate(summary)).caption).startswith(f"95% intervals: {said}")
 
 
 def test_the_table_names_the_conversations_that_were_asked_about(tmp_path: Path) -> None:
     summary = LOCOMO.run(tmp_path, "conversations=[conv-1]", "answer.kind=none")
     console = Console(width=200)
     with console.capture() as captured:
-        for table in (scores.table(summary), brief_table(scores.table(summary))):
+        for table in (
+            scores.table(Summary.model_validate(summary)),
+            brief_table(scores.table(Summary.model_validate(summary))),
+        ):
             console.print(table)
     assert captured.get().count("(conversations=[conv-1])") == 2

@@ -22,16 +22,8 @@ from eval.records import (
     QuestionRecord,
     Verdict,
 )
-from eval.summary import (
-    answer_value,
-    category_scores,
-    cost_line,
-    metric_scores,
-    recall_value,
-    reciprocal_rank_value,
-    verdict_value,
-    write_summary,
-)
+from eval.scores import answer_value, category_scores, metric_scores, recall_value, reciprocal_rank_value, verdict_value
+from eval.summary import Summary, cost_line, write_summary
 from eval.systems.base import Passage
 
 
@@ -264,7 +256,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
     assert summary["making"]["models"] == {"embedder": "all-MiniLM-L6-v2", "manager": None, "answer": "m", "judge": "m"}
     assert summary["making"]["config"]["answer"]["model"] == "m"
     assert len(summary["making"]["config_sha256"]) == 64
-    assert "1 of 4 sessions brought no readable answer" in cost_line(summary)
+    assert "1 of 4 sessions brought no readable answer" in cost_line(Summary.model_validate(summary))
     assert json.loads(write_summary(tmp_path, summary).read_text(encoding="utf-8")) == summary
 
 
@@ -276,7 +268,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     assert [summary[name] for name in ("context_tokens", "memories", "queries_per_memory")] == [None] * 3
     assert set(summary["latency"].values()) == {None}
     assert summary["failures"] == {"count": 0, "by_stage": {}, "first": []}
-    assert "no readable answer" not in cost_line(summary)
+    assert "no readable answer" not in cost_line(Summary.model_validate(summary))
 
 
 def test_answers_of_the_cache_say_nothing_of_latency(tmp_path: Path) -> None:

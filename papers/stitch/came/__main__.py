@@ -19,7 +19,8 @@ from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.models import make_embedder
 from eval.records import QuestionRecord
-from eval.summary import drawn_over
+from eval.scores import drawn_over
+from eval.summary import Summary
 from eval.systems.base import Passage, StoreKey, System
 from papers.stitch.came import scores
 from papers.stitch.came.data import BATCH_TURNS, SPEAKERS, CameConfig, dialogue, read_data
@@ -155,9 +156,9 @@ class Came(Benchmark[CameConfig]):
         )
 
     @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def lines(cls, summary: Summary) -> Iterable[str]:
         """What needs no memory at all."""
-        lazy = {name: f"{100 * worth:.1f}" for name, worth in summary["lazy"].items()}
+        lazy = {name: f"{100 * worth:.1f}" for name, worth in summary.more["lazy"].items()}
         yield (
             f"answer_f1 without a memory: {lazy['everything']}% by naming everything of the kind that was said, "
             f"{lazy['most_frequent']}% by naming what was said most often"

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.compare.layout import Variant, columns_of
 from eval.records import QuestionRecord
-from eval.summary import (
-    ALL,
-    Value,
-    answer_value,
-    category_table,
-    metric_scores,
-    retrieval_values,
-    search_value,
-)
+from eval.scores import Value, answer_value, metric_scores, retrieval_values, search_value
+from eval.summary import Summary, category_table
 from papers.stitch.came.data import CameData
 from papers.stitch.came.reader import LogReader
 from papers.stitch.came.records import TYPES, CameQuestion, ClosedWorld
@@ -132,7 +125,7 @@ def run_scores(
     return metric_scores(questions, values, order=TYPES, resamples=resamples, seed=seed)
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """Scores by type of question."""
     return category_table(
         summary, "recall: of evidence among the sources of passages; reader_f1: a perfect reader of what was found"

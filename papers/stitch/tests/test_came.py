@@ -28,7 +28,9 @@ def config(data: Path, out: Path, *overrides: str) -> CameConfig:
 
 
 def summary_of(data: Path, out: Path, *overrides: str) -> dict[str, Any]:
-    return evaluate(Came, config(data, out, "answer.kind=none", *overrides), Console(file=io.StringIO()))
+    return evaluate(Came, config(data, out, "answer.kind=none", *overrides), Console(file=io.StringIO())).model_dump(
+        mode="json"
+    )
 
 
 def overall(summary: dict[str, Any], metric: str) -> float:

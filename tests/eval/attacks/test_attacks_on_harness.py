@@ -29,9 +29,10 @@ from attack_cases import (
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Answer
+from eval.compare.layout import ALL
 from eval.judge import load_calibration
 from eval.personamem.__main__ import PersonaMem
-from eval.summary import ALL, GOLD_WORDS
+from eval.scores import GOLD_WORDS
 from eval.systems.base import Passage, SystemUnavailableError
 
 
