@@ -167,7 +167,7 @@ class Benchmark(ABC, Generic[Config]):
     """Made of the summary and shown when a run ends; None is left out."""
 
     layouts: ClassVar[Sequence[PaperTable]] = ()
-    """Its tables as papers have them; what they report is in `published`."""
+    """Its tables as papers have them; what they report is in `published_file`."""
     labels: ClassVar[Mapping[str, str]] = {}
     """Short names of categories, where tables need them."""
     values: ClassVar[Mapping[str, Callable[[QuestionRecord], float | None]]] = {}
@@ -180,7 +180,7 @@ class Benchmark(ABC, Generic[Config]):
     """How memory points are searched for and judged; HaluMem alone has them."""
 
     @classmethod
-    def published(cls) -> Path:
+    def published_file(cls) -> Path:
         """Where the numbers of others are, if there are any; see `eval.compare.layout.PublishedTable`."""
         return Path(str(sys.modules[cls.__module__].__file__)).with_name("published.yaml")
 

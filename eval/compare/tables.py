@@ -156,7 +156,7 @@ def _filled(layout: Table, runs: Sequence[FinishedRun]) -> Table:
 
 
 def _published_rows(layout: Table, kind: type[Benchmark[Any]]) -> Iterator[Row]:
-    for table in published_tables(kind.published()):
+    for table in published_tables(kind.published_file()):
         if table.table == layout.id:
             source = "; ".join(part for part in (table.source, table.note) if part)
             for system in table.rows:

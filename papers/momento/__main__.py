@@ -23,6 +23,7 @@ from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.models import CANARY, find_window
 from eval.records import QuestionRecord
+from eval.summary import Summary
 from eval.systems.base import Memory, StoreKey, System
 from eval.systems.baselines import Evidence
 from papers.momento.agent import Agent, LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, User, check_room
@@ -213,9 +214,9 @@ class Momento(Benchmark[MomentoConfig]):
         return report
 
     @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+    def lines(cls, summary: Summary) -> Iterable[str]:
         """What trials came to."""
-        yield f"{trial_line(summary['trials'])}; every trial: {TRIALS_PAGE}"
+        yield f"{trial_line(summary.more['trials'])}; every trial: {TRIALS_PAGE}"
 
 
 def _store_id(task: Task) -> str:

@@ -13,8 +13,10 @@ from deltamem.html import render_page
 from deltamem.intervals import percent_text
 from deltamem.window import estimate_tokens
 from eval.benchmark import Report
+from eval.compare.layout import ALL
 from eval.records import AnswerRecord, Cost, QuestionRecord
-from eval.summary import ALL, AskedValue, Value, answer_value, counted, metric_scores, score_cells, score_table
+from eval.scores import AskedValue, Value, answer_value, metric_scores
+from eval.summary import Summary, counted, score_cells, score_table
 from papers.momento.judge import JUDGE
 from papers.momento.scores import pass_all, pass_at
 from papers.momento.trial import TrialRecord
@@ -119,11 +121,11 @@ def trial_warnings(trials: Sequence[TrialRecord], limits: Mapping[str, int | Non
         yield f"the judge failed in {len(errors):,} of {len(scored):,} trials, whose coverage is that by words: {errors[0]}"
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Summary) -> Table:
     """The scores of each kind of task; those by words and by order are on the page."""
-    scores = [name for name in summary["scores"] if name not in ("word_coverage", "tool_recall_ordered")]
+    scores = [name for name in summary.scores if name not in ("word_coverage", "tool_recall_ordered")]
     caption = "coverage is the judge's where one was asked, else by words; 95% intervals over tasks"
-    view = score_table(f"Momento, {summary['system']}: %", caption, ["tasks", *(name.replace("_", " ") for name in scores)])
+    view = score_table(f"Momento, {summary.system}: %", caption, ["tasks", *(name.replace("_", " ") for name in scores)])
     counts = counted(summary)
     cells = [score_cells(summary, name, counts) for name in scores]
     for kind, count, *row in zip(counts, counts.values(), *cells, strict=True):

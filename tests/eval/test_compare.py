@@ -92,7 +92,7 @@ def test_every_published_table_belongs_to_a_layout() -> None:
 
 def every_published_table() -> list[PublishedTable]:
     kinds = plugins.load_all("benchmarks").values()
-    return [table for kind in kinds for table in published_tables(kind.published())]
+    return [table for kind in kinds for table in published_tables(kind.published_file())]
 
 
 def published(layout: str) -> list[tuple[str, dict[str, float], PublishedTable]]:
