@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -23,8 +23,8 @@ from deltamem.episode import MAX_QUERIES, SEARCH_TOOL, EpisodeConfig, format_mem
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Operation
 from deltamem.runs import atomic_writer, partial_file
-from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
-from deltamem.training.config import LimitSettings
+from deltamem.sessions import LabelledSession, from_json_line, read_sessions
+from deltamem.training.config import LimitSettings, TrainSettings
 from deltamem.training.pretrained import SOURCES
 
 AGENT_NAME = "deltamem"
@@ -145,11 +145,6 @@ def export(
                     line = file.readline().decode("utf-8").strip()
                     writer.add(from_json_line(line), line)
     return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
-
-
-def people(sessions: Iterable[LabelledSession], split: Split) -> list[str]:
-    """Ids of the persons of a split, in the order in which they first occur."""
-    return list(dict.fromkeys(item.session.person_id for item in sessions if item.split == split))
 
 
 def _draw(numbers: Sequence[int], count: int | None, seed: int, what: str) -> Sequence[int]:
@@ -506,6 +501,11 @@ def read_limits(path: Path) -> Limits:
         return Limits(**json.loads(path.read_text(encoding="utf-8"))["limits"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeltaMemError(f"{path}: not the lengths of a data set; remove the file to measure them again") from error
+
+
+def written_limits(config: DictConfig, settings: TrainSettings) -> Limits:
+    """The limits as the configuration has them."""
+    return Limits(config.data.max_prompt_length, config.data.max_response_length, settings.turn_tokens)
 
 
 TOKEN_BUDGETS = (

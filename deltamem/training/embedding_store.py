@@ -1,22 +1,24 @@
-"""A folder of vectors keyed by text and model, memory-mapped, and the stage that fills it."""
+"""A folder of vectors keyed by text and model, memory-mapped, and the stage that fills it.
+
+``meta.json`` names the model. A chunk of texts is one file, such as ``documents.000003.npy``: rows of a digest and a vector,
+in the order of the digests, written whole or not at all. So nothing that a killed build leaves has to be repaired.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 from filelock import FileLock
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, Vectors, is_endpoint
@@ -28,100 +30,23 @@ from deltamem.training.interruption import apart
 Kind = Literal["documents", "queries"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-KEY_BYTES = 16
 META_FILE = "meta.json"
+CHUNK = 4_096
+"""Texts that are embedded and written together."""
 
-Index = npt.NDArray[np.uint64]
-
-_OPEN_ATTEMPTS = 5
+_KEY = "S16"  # 128 bits; numpy compares such strings as the padded bytes that they are
+_ROWS = 256  # of a parquet file that are in memory at a time
 
 
 class Meta(StrictModel):
     """The content of ``meta.json``."""
 
     model: str
-    dtype: Literal["float32"] = "float32"
-    dim: int = Field(default=0, ge=0)  # 0 while there is no vector
-    documents: int = Field(default=0, ge=0)  # rows
-    queries: int = Field(default=0, ge=0)
-
-    def count(self, kind: Kind) -> int:
-        """Rows of a kind."""
-        return self.documents if kind == "documents" else self.queries
-
-
-class _Table(NamedTuple):
-    """The mapped files of one kind."""
-
-    sorted_keys: Index
-    vectors: Vectors
-
-
-class EmbeddingStore:
-    """Reads a finished store. The files are mapped read-only; pickling it sends the path, not the vectors."""
-
-    def __init__(self, folder: Path, model: str) -> None:
-        """Open the store of a model that `build_store` wrote.
-
-        Raises:
-            DeltaMemError: If there is no finished store, it is of another model, or its files do not fit together.
-        """
-        self.folder = folder
-        self.meta, self._tables = _open(folder, model)
-        # The rollouts of one prompt ask for the same texts: digests are computed once a process.
-        self._rows: dict[Kind, dict[str, int]] = {kind: {} for kind in KINDS}
-
-    def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path, str]]:
-        return EmbeddingStore, (self.folder, self.meta.model)
-
-    def find(self, texts: Sequence[str], kind: Kind = "documents") -> dict[str, Vectors]:
-        """The vectors of the texts that the store knows, each of shape ``(dim,)``, by text."""
-        table, rows = self._tables[kind], self._rows[kind]
-        if unsure := [text for text in texts if text not in rows]:
-            found = find_rows(table.sorted_keys, keys_of(unsure))
-            rows.update((text, row) for text, row in zip(unsure, found.tolist(), strict=True) if row >= 0)
-        known = [text for text in texts if text in rows]
-        return dict(zip(known, table.vectors[[rows[text] for text in known]], strict=True)) if known else {}
-
-    def missing(self, texts: Iterable[str], kind: Kind = "documents") -> list[str]:
-        """The distinct texts that the store does not know, in their order."""
-        distinct = list(dict.fromkeys(texts))
-        known = self.find(distinct, kind)
-        return [text for text in distinct if text not in known]
-
-
-def _open(folder: Path, model: str) -> tuple[Meta, dict[Kind, _Table]]:
-    for attempt in range(_OPEN_ATTEMPTS):
-        meta = read_meta(folder, model)
-        if meta is None:
-            raise DeltaMemError(f"{folder}: no finished embedding store there; the stage 'embeddings' of train.py makes it")
-        try:
-            return meta, {kind: _table(folder, kind, meta) for kind in KINDS}
-        except FileNotFoundError as error:
-            # Another run may have put newer files in their place since `meta` was read.
-            if attempt == _OPEN_ATTEMPTS - 1:
-                raise DeltaMemError(f"{error.filename}: missing from the embedding store; remove the folder") from error
-    raise AssertionError("unreachable")
-
-
-def _table(folder: Path, kind: Kind, meta: Meta) -> _Table:
-    count = meta.count(kind)
-    if not count:
-        return _Table(np.zeros((3, 0), dtype=np.uint64), np.zeros((0, meta.dim), dtype=np.float32))
-    index_file, vector_file = _index_path(folder, kind, count), _vectors_path(folder, kind)
-    try:
-        index = np.load(index_file, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise DeltaMemError(f"{index_file}: not an index of an embedding store; remove the folder") from error
-    if index.shape != (3, count) or index.dtype != np.uint64 or vector_file.stat().st_size < 4 * count * meta.dim:
-        raise DeltaMemError(f"{folder}: the files hold fewer {kind} than the {count} of {META_FILE}; remove the folder")
-    vectors = np.memmap(vector_file, dtype=np.float32, mode="r", shape=(count, meta.dim))
-    # Plain views: the class memmap makes every slice slower.
-    return _Table(np.asarray(index), np.asarray(vectors))
+    finished: bool = False  # whether a build has come to its end
 
 
 def read_meta(folder: Path, model: str) -> Meta | None:
-    """Read ``meta.json``; None if no build has been finished.
+    """Read ``meta.json``; None if no build has begun.
 
     Raises:
         DeltaMemError: If the file cannot be read or names another model.
@@ -133,66 +58,74 @@ def read_meta(folder: Path, model: str) -> Meta | None:
         return None
     except ValidationError as error:
         raise DeltaMemError(f"{path}: not the description of an embedding store; remove the folder") from error
-    _check_model(folder, meta.model, model)
+    if meta.model != model:
+        raise DeltaMemError(
+            f"{folder}: holds the vectors of {meta.model!r}, expected those of {model!r}; choose another embedder.store"
+        )
     return meta
 
 
-def _check_model(folder: Path, found: str, expected: str) -> None:
-    if found != expected:
-        raise DeltaMemError(
-            f"{folder}: holds the vectors of {found!r}, expected those of {expected!r}; choose another embedder.store"
-        )
-
-
-def _vectors_path(folder: Path, kind: Kind) -> Path:
-    return folder / f"{kind}.vectors"
-
-
-def _index_path(folder: Path, kind: Kind, count: int) -> Path:
-    """The index over the first `count` rows."""
-    return folder / f"{kind}.{count}.index.npy"
-
-
-def keys_of(texts: Iterable[str]) -> Index:
-    """The 128-bit digests of texts as two numbers each, shape ``(texts, 2)``."""
-    digests = b"".join(_digest(text) for text in texts)
-    return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def _digest(text: str) -> bytes:
+def keys_of(texts: Iterable[str]) -> npt.NDArray[Any]:
+    """The digests of texts, of shape ``(texts,)``."""
     # A model may write lone surrogates; they have no vector here, but must not break the lookup.
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
+    return np.array([hashlib.blake2b(text, digest_size=16).digest() for text in encoded], dtype=_KEY)
 
 
-def index_of(keys: Index) -> Index:
-    """Put the keys of rows 0, 1, ... in order: first half, second half and row, shape ``(3, len(keys))``."""
-    order = np.lexsort((keys[:, 1], keys[:, 0]))
-    return np.stack([keys[order, 0], keys[order, 1], order.astype(np.uint64)])
+class _Chunk(NamedTuple):
+    """A mapped file."""
+
+    keys: npt.NDArray[Any]  # sorted
+    vectors: Vectors
 
 
-def find_rows(index: Index, keys: Index) -> npt.NDArray[np.int64]:
-    """The row of every key of shape ``(wanted, 2)``, -1 where the index (see `index_of`) has none."""
-    high, low, rows = index
-    place = np.searchsorted(high, keys[:, 0])
-    found = np.full(len(keys), -1, dtype=np.int64)
-    unsure = np.flatnonzero(place < len(high))
-    # One round, unless two keys share their first half.
-    while unsure.size:
-        unsure = unsure[high[place[unsure]] == keys[unsure, 0]]
-        same = low[place[unsure]] == keys[unsure, 1]
-        hit = unsure[same]
-        found[hit] = rows[place[hit]]
-        unsure = unsure[~same]
-        place[unsure] += 1
-        unsure = unsure[place[unsure] < len(high)]
-    return found
+def _chunks(folder: Path, kind: Kind) -> Iterator[_Chunk]:
+    for path in sorted(folder.glob(f"{kind}.*.npy")):
+        try:
+            rows = np.load(path, mmap_mode="r")
+            # In memory, for numpy would copy the strided column at every search. The class memmap makes every slice slower.
+            yield _Chunk(np.ascontiguousarray(rows["key"]), np.asarray(rows["vector"]))
+        except (ValueError, EOFError, IndexError) as error:
+            raise DeltaMemError(f"{path}: not a file of an embedding store; remove it") from error
 
 
-CHUNK = 4_096
-"""Texts that are embedded, written and fsynced together."""
+class EmbeddingStore:
+    """Reads a finished store as it is now. The vectors are mapped; pickling sends the path."""
 
-Report = Callable[[int, int], None]
-"""Called with the number of texts that have a vector, and of all texts."""
+    def __init__(self, folder: Path, model: str) -> None:
+        """Open the store of a model that `build_store` wrote.
+
+        Raises:
+            DeltaMemError: If there is no finished store, it is of another model, or a file is damaged.
+        """
+        self.folder, self.model = folder, model
+        meta = read_meta(folder, model)
+        if meta is None or not meta.finished:
+            raise DeltaMemError(f"{folder}: no finished embedding store there; the stage 'embeddings' of train.py makes it")
+        self._chunks = {kind: list(_chunks(folder, kind)) for kind in KINDS}
+        # The rollouts of one prompt ask for the same texts: digests are computed once a process.
+        self._places: dict[Kind, dict[str, tuple[int, int]]] = {kind: {} for kind in KINDS}
+
+    def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path, str]]:
+        return EmbeddingStore, (self.folder, self.model)
+
+    def find(self, texts: Sequence[str], kind: Kind = "documents") -> dict[str, Vectors]:
+        """The vectors of the texts that the store knows, each of shape ``(dim,)``, by text."""
+        chunks, places = self._chunks[kind], self._places[kind]
+        if unsure := [text for text in texts if text not in places]:
+            keys = keys_of(unsure)
+            for number, chunk in enumerate(chunks):
+                rows = np.minimum(np.searchsorted(chunk.keys, keys), len(chunk.keys) - 1)
+                for at in np.flatnonzero(chunk.keys[rows] == keys).tolist():
+                    places[unsure[at]] = number, int(rows[at])
+        known = {text: places[text] for text in texts if text in places}
+        return {text: np.array(chunks[number].vectors[row]) for text, (number, row) in known.items()}
+
+    def missing(self, texts: Iterable[str], kind: Kind = "documents") -> list[str]:
+        """The distinct texts that the store does not know, in their order."""
+        distinct = list(dict.fromkeys(texts))
+        known = self.find(distinct, kind)
+        return [text for text in distinct if text not in known]
 
 
 class Built(NamedTuple):
@@ -203,15 +136,6 @@ class Built(NamedTuple):
     stored: int  # rows of the store now
 
 
-class _Chunk(StrictModel):
-    """One line of ``<kind>.chunks.jsonl``; it is written after the rows."""
-
-    model: str
-    dim: int = Field(ge=1)
-    rows: int = Field(ge=1)
-    crc32: int
-
-
 def build_store(
     folder: Path,
     texts: Iterable[str],
@@ -219,7 +143,7 @@ def build_store(
     *,
     kind: Kind = "documents",
     chunk: int = CHUNK,
-    report: Report = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Built:
     """Add the missing vectors of texts to a store, which is created if it does not exist.
 
@@ -231,46 +155,47 @@ def build_store(
         texts: Any number of texts, repeated or not.
         embedder: Embeds what is missing; the store is named after its model.
         kind: Memory texts or search queries.
-        chunk: Texts that are embedded and fsynced together.
-        report: Follows the progress.
+        chunk: Texts that are embedded and written together.
+        report: Called with the number of texts that have a vector, and of all texts.
 
     Raises:
         DeltaMemError: If the folder holds the vectors of another model or is damaged, or the embedder's answer is unusable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
-        meta = read_meta(folder, embedder.name) or Meta(model=embedder.name)
-        for other in KINDS:
-            for finished in _chunks(folder, other):
-                _check_model(folder, finished.model, embedder.name)
-        keys, dim = _recover(folder, kind, meta)
-        wanted = _distinct(texts)
-        stored = set(_pairs(keys))
+        meta = read_meta(folder, embedder.name)
+        if meta is None:
+            _write_meta(folder, Meta(model=embedder.name))
+        remove_partial(folder)
+        dims = {one.vectors.shape[1] for each in KINDS for one in _chunks(folder, each)}
+        stored = {key for one in _chunks(folder, kind) for key in one.keys.tolist()}
+        # By text first: a data set repeats each of its texts a hundredfold.
+        distinct = list(dict.fromkeys(texts))
+        wanted = dict(zip(keys_of(distinct).tolist(), distinct, strict=True))
         missing = sorted((text for key, text in wanted.items() if key not in stored), key=len, reverse=True)
-        report(len(wanted) - len(missing), len(wanted))
-        dim = dim or meta.dim
+        there, number = len(wanted) - len(missing), len(list(folder.glob(f"{kind}.*.npy")))
+        report(there, len(wanted))
         for start in range(0, len(missing), chunk):
             part = missing[start : start + chunk]
-            vectors = _embed(part, embedder, kind, dim)
-            dim = vectors.shape[1]
-            fresh = keys_of(part)
-            _append(folder, kind, embedder.name, fresh, vectors)
-            keys = np.concatenate([keys, fresh])
-            report(len(wanted) - len(missing) + start + len(part), len(wanted))
-        if meta.count(kind) != len(keys) or not (folder / META_FILE).exists():
-            _commit(folder, kind, keys, meta.model_copy(update={"dim": dim, kind: len(keys)}))
-        _tidy(folder, kind, len(keys))
-        return Built(len(wanted), len(missing), len(keys))
+            vectors = _embed(part, embedder, kind, max(dims, default=0))
+            dims.add(vectors.shape[1])
+            rows = np.empty(len(part), dtype=[("key", _KEY), ("vector", "<f4", (vectors.shape[1],))])
+            rows["key"], rows["vector"] = keys_of(part), vectors
+            with (
+                partial_file(folder / f"{kind}.{number:06d}.npy") as partial,
+                partial.open("wb") as file,
+            ):
+                np.save(file, rows[np.argsort(rows["key"])])
+            number += 1
+            report(there + start + len(part), len(wanted))
+        if meta is None or not meta.finished:
+            _write_meta(folder, Meta(model=embedder.name, finished=True))
+        return Built(len(wanted), len(missing), len(stored) + len(missing))
 
 
-def _distinct(texts: Iterable[str]) -> dict[tuple[int, int], str]:
-    # By text first: a data set repeats each of its texts a hundredfold.
-    distinct = list(dict.fromkeys(texts))
-    return dict(zip(_pairs(keys_of(distinct)), distinct, strict=True))
-
-
-def _pairs(keys: Index) -> Iterator[tuple[int, int]]:
-    return zip(keys[:, 0].tolist(), keys[:, 1].tolist(), strict=True)
+def _write_meta(folder: Path, meta: Meta) -> None:
+    with atomic_writer(folder / META_FILE) as file:
+        file.write(meta.model_dump_json(indent=2))
 
 
 def _embed(texts: Sequence[str], embedder: Embedder, kind: Kind, dim: int) -> Vectors:
@@ -284,106 +209,7 @@ def _embed(texts: Sequence[str], embedder: Embedder, kind: Kind, dim: int) -> Ve
     return vectors
 
 
-def _keys_path(folder: Path, kind: Kind) -> Path:
-    return folder / f"{kind}.keys"
-
-
-def _chunks_path(folder: Path, kind: Kind) -> Path:
-    return folder / f"{kind}.chunks.jsonl"
-
-
-def _chunks(folder: Path, kind: Kind) -> Iterator[_Chunk]:
-    """The finished chunks; a last line that was cut off is none."""
-    try:
-        lines = _chunks_path(folder, kind).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return
-    for line in lines:
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _Chunk.model_validate_json(line)
-        except ValidationError:
-            return
-
-
-def _recover(folder: Path, kind: Kind, meta: Meta) -> tuple[Index, int]:
-    """Cut the files back to the complete chunks; returns the remaining keys and the length of the vectors (0 without any).
-
-    Raises:
-        DeltaMemError: If rows that ``meta.json`` counts are not as they were written.
-    """
-    keys_file, vectors_file, chunks_file = _keys_path(folder, kind), _vectors_path(folder, kind), _chunks_path(folder, kind)
-    for path in (keys_file, vectors_file, chunks_file):
-        path.touch()
-    kept: list[_Chunk] = []
-    keys, dim = b"", 0
-    with keys_file.open("rb") as key_stream, vectors_file.open("rb") as vector_stream:
-        for chunk in _chunks(folder, kind):
-            key_bytes, vector_bytes = key_stream.read(KEY_BYTES * chunk.rows), vector_stream.read(4 * chunk.dim * chunk.rows)
-            whole = len(key_bytes) == KEY_BYTES * chunk.rows and chunk.dim == (dim or chunk.dim)
-            if not whole or zlib.crc32(vector_bytes, zlib.crc32(key_bytes)) != chunk.crc32:
-                break
-            kept.append(chunk)
-            keys += key_bytes
-            dim = chunk.dim
-    rows = sum(chunk.rows for chunk in kept)
-    if rows < meta.count(kind):
-        raise DeltaMemError(f"{vectors_file}: only {rows} of {meta.count(kind)} rows are intact; remove the folder")
-    _cut(keys_file, KEY_BYTES * rows)
-    _cut(vectors_file, 4 * dim * rows)
-    _cut(chunks_file, sum(len(_line(chunk)) for chunk in kept))
-    return np.frombuffer(keys, dtype="<u8").astype(np.uint64).reshape(-1, 2), dim
-
-
-def _cut(path: Path, size: int) -> None:
-    if path.stat().st_size > size:
-        os.truncate(path, size)
-
-
-def _line(chunk: _Chunk) -> bytes:
-    return json.dumps(chunk.model_dump()).encode() + b"\n"
-
-
-def _append(folder: Path, kind: Kind, model: str, keys: Index, vectors: Vectors) -> None:
-    """Add a chunk; its line comes last, so a chunk that has one was written whole."""
-    key_bytes, vector_bytes = keys.astype("<u8").tobytes(), vectors.tobytes()
-    checksum = zlib.crc32(vector_bytes, zlib.crc32(key_bytes))
-    chunk = _Chunk(model=model, dim=vectors.shape[1], rows=len(vectors), crc32=checksum)
-    for path, content in (
-        (_vectors_path(folder, kind), vector_bytes),
-        (_keys_path(folder, kind), key_bytes),
-        (_chunks_path(folder, kind), _line(chunk)),
-    ):
-        with path.open("ab") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _commit(folder: Path, kind: Kind, keys: Index, meta: Meta) -> None:
-    """Write the index and then ``meta.json``, from where on the new rows count."""
-    path = _index_path(folder, kind, len(keys))
-    with partial_file(path) as partial, partial.open("wb") as file:
-        np.save(file, index_of(keys))
-    with atomic_writer(folder / META_FILE) as text:
-        text.write(meta.model_dump_json(indent=2))
-
-
-def _tidy(folder: Path, kind: Kind, count: int) -> None:
-    """Remove indexes of other numbers of rows, and what killed builds have left."""
-    # A reader that has just read the former `meta.json` looks again (`EmbeddingStore`).
-    for old in folder.glob(f"{kind}.*.index.npy"):
-        if old != _index_path(folder, kind, count):
-            old.unlink()
-    remove_partial(folder)
-
-
-_ROWS = 256
-"""Rows that are in memory at a time."""
-
-
-def embed_data(files: Iterable[Path], settings: StoredEmbedderSettings, console: Console) -> Built:
+def embed_data(files: Sequence[Path], settings: StoredEmbedderSettings, console: Console) -> Built:
     """Add the vectors of all memory texts of the data set's parquet files to the store.
 
     With a GPU it happens in a process of its own: what CUDA takes of the GPU stays taken until a process ends, and this one
@@ -393,37 +219,26 @@ def embed_data(files: Iterable[Path], settings: StoredEmbedderSettings, console:
         DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.
     """
     if settings.device.startswith("cuda") and not is_endpoint(settings.name):
-        built = apart(_embed_files, list(files), settings, None)
+        built = apart(_embed_files, files, settings, None)
     else:
         built = _embed_files(files, settings, console)
     console.print(f"embeddings: {built.texts} texts, {built.embedded} of them new, {built.stored} in {settings.store}")
     return built
 
 
-def _embed_files(files: Iterable[Path], settings: StoredEmbedderSettings, console: Console | None) -> Built:
+def _embed_files(files: Sequence[Path], settings: StoredEmbedderSettings, console: Console | None) -> Built:
     if not is_endpoint(settings.name):
         import torch
 
         torch.set_num_threads(settings.threads)
-    embedder = settings.lazy(max_texts=0)
-    bar = Progress(
-        TextColumn("embeddings"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task("embeddings", total=None)
-        built = build_store(
+        return build_store(
             settings.store,
             (text for file in files for text in memory_texts(file)),
-            embedder,
+            settings.lazy(max_texts=0),
             report=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    return built
 
 
 def memory_texts(file: Path) -> Iterator[str]:

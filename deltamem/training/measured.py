@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
@@ -45,10 +45,7 @@ class _Interval(_Part):
     estimate: float
     low: float
     high: float
-
-
-class _Counted(_Interval):
-    count: int
+    count: int = 0
 
 
 class _Probe(_Part):
@@ -58,24 +55,9 @@ class _Probe(_Part):
     rates: dict[str, float | None]
 
 
-class _Served(_Part):
-    weights: dict[str, str] = {}
-
-
-class _HeldoutConfig(_Part):
-    split: str
-    temperature: float
-    max_new_tokens: int
-
-
-class _HeldoutProvenance(_Part):
-    config: _HeldoutConfig
-    seed: int
-    sessions_sha256: str
-    checkpoint_sha256: dict[str, str] | None
-    served: _Served | None = None
-    weights: dict[str, float]
-    transition_options: dict[str, Any]
+def _at(*path: str, **options: Any) -> Any:
+    """A value below other keys."""
+    return Field(validation_alias=AliasPath(*path), **options)
 
 
 class _Heldout(_Part):
@@ -85,34 +67,25 @@ class _Heldout(_Part):
     sessions: int
     people: int
     failed: int
-    metrics: dict[str, _Counted | None]
+    metrics: dict[str, _Interval | None]
     probes: dict[str, _Probe] = {}
-    provenance: _HeldoutProvenance
+    split: str = _at("provenance", "config", "split")
+    temperature: float = _at("provenance", "config", "temperature")
+    max_new_tokens: int = _at("provenance", "config", "max_new_tokens")
+    seed: int = _at("provenance", "seed")
+    sessions_sha256: str = _at("provenance", "sessions_sha256")
+    checkpoint: dict[str, str] | None = _at("provenance", "checkpoint_sha256")
+    served: dict[str, str] = _at("provenance", "served", "weights", default={})
+    weights: dict[str, float] = _at("provenance", "weights")
+    transition_options: dict[str, Any] = _at("provenance", "transition_options")
 
     @property
     def measured(self) -> list[Weights]:
-        made = self.provenance
-        return [made.checkpoint_sha256 or (made.served.weights if made.served is not None else {})]
+        return [self.checkpoint or self.served]
 
 
-class _Fingerprint(_Part):
-    endpoints: dict[str, str | None] = {}
-    served: dict[str, _Served] = {}
-
-
-class _Fingerprints(_Fingerprint):
-    every: list[_Fingerprint] = Field(default=[], alias="all")
-
-
-class _Making(_Part):
-    models: dict[str, str | None]
-    fingerprint: _Fingerprints
-
-
-class _Questions(_Part):
-    total: int
-    asked: int
-    failed: int
+class _Served(_Part):
+    weights: dict[str, str] = _at("served", "manager", "weights", default={})
 
 
 class _Benchmark(_Part):
@@ -122,30 +95,31 @@ class _Benchmark(_Part):
     version: str
     system: str
     mode: str
-    questions: _Questions
+    asked: int = _at("questions", "asked")
+    total: int = _at("questions", "total")
     sessions: dict[str, int]
-    scores: dict[str, dict[str, _Counted | None]]
+    scores: dict[str, dict[str, _Interval | None]]
     withheld: dict[str, str]
     warnings: list[str]
     partial: dict[str, int] | None
-    making: _Making
+    models: dict[str, str | None] = _at("making", "models")
+    endpoints: dict[str, str | None] = _at("making", "fingerprint", "endpoints", default={})
+    served: dict[str, str] = _at("making", "fingerprint", "served", "manager", "weights", default={})
+    every: list[_Served] = _at("making", "fingerprint", "all", default=[])  # of a run that went on with other models
 
     @property
     def with_model(self) -> bool:
         """Whether a model kept the memories."""
-        return "manager" in self.making.fingerprint.endpoints
+        return "manager" in self.endpoints
 
     @property
     def measured(self) -> list[Weights]:
-        made = self.making.fingerprint
-        found = [one.served.get("manager") for one in (made.every or [made])]
-        return [{} if one is None else one.weights for one in found]
+        return [one.weights for one in self.every] or [self.served]
 
     @property
     def conditions(self) -> tuple[object, ...]:
         """What must be equal where runs stand side by side."""
-        models = self.making.models
-        return self.version, self.mode, models.get("answer"), models.get("judge"), self.questions.total
+        return self.version, self.mode, self.models.get("answer"), self.models.get("judge"), self.total
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Metric and category of each score: of all questions, or of each category where none pools them."""
@@ -192,7 +166,7 @@ class Measured:
     def missing(self) -> list[str]:
         """What was not measured, one sentence each."""
         lines = []
-        if not any(one.provenance.config.split == "heldout" for _, one in self.heldout):
+        if not any(one.split == "heldout" for _, one in self.heldout):
             lines.append("Held-out people with intervals, beside shallow policies: no evaluation was given.")
         elif not any(one.probes for _, one in self.heldout):
             lines.append("Shallow policies on the held-out sessions.")
@@ -261,10 +235,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _heldout_section(one: _Heldout) -> str:
-    made = one.provenance
-    how = "greedy answers" if made.config.temperature == 0 else f"answers sampled at temperature {made.config.temperature:g}"
-    people = "people held out of training" if made.config.split == "heldout" else f"people of the split {made.config.split}"
-    options = {f"{name}_weight": value for name, value in made.weights.items()} | made.transition_options
+    how = "greedy answers" if one.temperature == 0 else f"answers sampled at temperature {one.temperature:g}"
+    people = "people held out of training" if one.split == "heldout" else f"people of the split {one.split}"
+    options = {f"{name}_weight": value for name, value in one.weights.items()} | one.transition_options
     rows = [("this policy", *(_cell(one.metrics.get(name)) for name in _HELDOUT))]
     shallow = sorted(one.probes.items(), key=lambda item: (item[1].knows_target, -item[1].parts["reward"].estimate))
     for name, probe in shallow:
@@ -275,9 +248,9 @@ def _heldout_section(one: _Heldout) -> str:
     return "\n\n".join(
         [
             f"### {people[0].upper()}{people[1:]}, {how}",
-            f"{one.sessions} sessions of {one.people} people (sessions, sha256 `{made.sessions_sha256[:12]}`), "
-            f"{one.failed} of them failed in our own machinery; seed {made.seed}, turns of at most "
-            f"{made.config.max_new_tokens} tokens. 95% intervals by person. Below: what shallow "
+            f"{one.sessions} sessions of {one.people} people (sessions, sha256 `{one.sessions_sha256[:12]}`), "
+            f"{one.failed} of them failed in our own machinery; seed {one.seed}, turns of at most "
+            f"{one.max_new_tokens} tokens. 95% intervals by person. Below: what shallow "
             "policies earn on the same sessions.",
             table(["", *_HELDOUT.values()], rows),
             "Reward: " + ", ".join(f"{key}={value}" for key, value in options.items()) + ".",
@@ -288,8 +261,8 @@ def _heldout_section(one: _Heldout) -> str:
 def _benchmark_section(runs: Sequence[_Benchmark]) -> str:
     runs = sorted(runs, key=lambda one: not one.with_model)
     first = runs[0]
-    answer = first.making.models.get("answer") or "none"
-    judge = first.making.models.get("judge") or "none"
+    answer = first.models.get("answer") or "none"
+    judge = first.models.get("judge") or "none"
     scores = list(dict.fromkeys(row for one in runs for row in one.rows()))
     names = [
         "this policy" + ("" if one.system == "deltamem" else f" in {one.system}") if one.with_model else one.system
@@ -312,7 +285,7 @@ def _benchmark_section(runs: Sequence[_Benchmark]) -> str:
     return "\n\n".join(
         [
             f"### {first.benchmark}",
-            f"{first.version}. {first.questions.asked} questions; answers: {answer}, judge: {judge}. {'; '.join(read)}. "
+            f"{first.version}. {first.asked} questions; answers: {answer}, judge: {judge}. {'; '.join(read)}. "
             "Percent, 95% intervals, n: values.",
             table(["", *names], rows),
             *(f"- {text}" for text in warnings),
@@ -328,5 +301,5 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _percent(found: _Counted | None) -> str:
+def _percent(found: _Interval | None) -> str:
     return "-" if found is None else f"{percent_text(dict(found), brackets=True)}, n={found.count}"

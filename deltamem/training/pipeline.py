@@ -1,4 +1,4 @@
-"""A training run as a list of stages: data, embeddings, model, warm start, lengths, GRPO, export."""
+"""A training run as a list of stages, one class each: data, embeddings, model, lengths, warm start, GRPO, export."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -36,7 +38,7 @@ from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import MetricsFile, StageProgress
 
 if TYPE_CHECKING:
-    from deltamem.training.supervised import Example
+    from deltamem.training.warm_start import Example
 
 LENGTHS_FILE = "lengths.json"
 
@@ -47,13 +49,13 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
     """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes.
 
     Raises:
-        DeltaMemError: If a prompt, the reward or the folder of the model cannot be had as configured, or the episode has no
-            turn for the search of a warm start's teacher.
+        DeltaMemError: If a prompt, the reward, a logger or the folder of the model cannot be had as configured, or the
+            episode has no turn for the search of a warm start's teacher.
     """
     settings.episode.config()
     settings.scorer()
     check_loggers(config)
-    if settings.warm_start is not None and settings.episode.max_turns < 2:
+    if settings.warm_start is not None and settings.episode.config().max_turns < 2:
         raise DeltaMemError("deltamem.warm_start needs two deltamem.episode.max_turns: its teacher searches, then answers")
     model = config.actor_rollout_ref.model
     if settings.model is None and data.names_folder(model.path):
@@ -92,9 +94,14 @@ def synthesis(settings: TrainSettings) -> list[Stage]:
     """The stage that makes the data set, where it is configured; it comes before `stages`, whose inputs its result is."""
     if settings.synth is None:
         return []
-    folder = settings.sessions.parent
-    command = [sys.executable, "-m", "synth", *_overrides(settings.synth), f"out={folder}"]
-    return [Stage("synth", {"synth": settings.synth}, lambda: _run(command), settings.sessions)]
+    # A process of its own: the library never imports synth.
+    command = [sys.executable, "-m", "synth", *_overrides(settings.synth), f"out={settings.sessions.parent}"]
+
+    def run() -> None:
+        if code := subprocess.run(command, check=False).returncode:
+            raise DeltaMemError(f"{' '.join(command[1:])} ended with exit code {code}")
+
+    return [Stage("synth", {"synth": settings.synth}, run, settings.sessions)]
 
 
 def _overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -104,12 +111,6 @@ def _overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _overrides(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}={value}"
-
-
-def _run(command: Sequence[str]) -> None:
-    # A process of its own: the library never imports synth.
-    if code := subprocess.run(command, check=False).returncode:
-        raise DeltaMemError(f"{' '.join(command[1:])} ended with exit code {code}")
 
 
 def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:
@@ -127,106 +128,131 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         raise DeltaMemError(
             f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
         )
-    out = settings.out
-    episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
-    found = [
-        Stage(
-            "data",
-            {**episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)},
-            lambda: _export_data(config, settings),
-            out / "data" / "heldout.parquet",
-        ),
-        Stage(
-            "embeddings",
-            {"embedder": settings.embedder.name, "store": str(settings.embedder.store)},
-            lambda: embed_data(_files(settings), settings.embedder, console),
-            settings.embedder.store / META_FILE,
-        ),
-    ]
-    if (model := settings.model) is not None:
-        chosen = model.model_dump(mode="json", exclude_unset=True)
-        found.append(Stage("model", {**episode, "model": chosen}, lambda: _build_model(settings, model), out / "model"))
-    reading = _reading(config, settings)
-    lengths = Stage(
-        "lengths",
-        {"limits": settings.limits.model_dump(), **reading},
-        lambda: _measure(config, settings, console),
-        out / LENGTHS_FILE,
-    )
-    options = settings.warm_start
+    start = settings.warm_start
+    kinds: list[type[_Stage]] = [_Data, _Embeddings]
+    if settings.model is not None:
+        kinds.append(_Model)
     # A pretrained model has its tokenizer before the warm start; what does not fit is then found before its minutes.
-    if settings.limits.fit and isinstance(options, SupervisedConfig):
-        found.append(lengths)
-    if isinstance(options, WarmStartConfig):
-        chosen = {**episode, "warm_start": options.model_dump(mode="json", exclude_unset=True)}
-        found.append(
-            Stage("warm_start", chosen, lambda: _from_scratch(settings, options, console), out / "warm_start" / "model")
-        )
-    if isinstance(options, SupervisedConfig):
-        chosen = {
-            **episode,
-            "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
-            **reading,
-            "weights": _content(config.actor_rollout_ref.model.path, settings, weights=True),
-            "limits": str(_limits(config, settings)),
-        }
-        chosen["sessions"] = {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)}
-        found.append(
-            Stage(
-                "warm_start",
-                chosen,
-                lambda: _supervise(config, settings, options, config_hash(chosen), console),
-                out / "warm_start" / "model",
+    warm_start: list[type[_Stage]] = [_ScratchWarmStart] if isinstance(start, WarmStartConfig) else []
+    lengths: list[type[_Stage]] = [_Lengths] if settings.limits.fit else []
+    kinds += [*lengths, _WarmStart] if isinstance(start, SupervisedConfig) else [*warm_start, *lengths]
+    kinds += [_Grpo, _Export] if config.trainer.save_freq > 0 else [_Grpo]
+    listed = [kind(config, settings, console) for kind in kinds]
+    return [Stage(one.name, one.inputs(), one.run, one.output()) for one in listed]
+
+
+class _Stage(ABC):
+    """What a stage depends on, makes and does."""
+
+    name: str
+
+    def __init__(self, config: DictConfig, settings: TrainSettings, console: Console) -> None:
+        self.config, self.settings, self.console = config, settings, console
+        self.episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
+
+    @abstractmethod
+    def inputs(self) -> dict[str, Any]:
+        """What the result depends on, besides the stages before."""
+
+    @abstractmethod
+    def output(self) -> Path:
+        """What is there when it is done."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do it."""
+
+
+class _Data(_Stage):
+    name = "data"
+
+    def inputs(self) -> dict[str, Any]:
+        settings = self.settings
+        return {**self.episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)}
+
+    def output(self) -> Path:
+        return self.settings.out / "data" / "heldout.parquet"
+
+    def run(self) -> None:
+        settings, batch = self.settings, self.config.data.train_batch_size
+        chosen = {**settings.data.model_dump(), "seed": settings.seed}
+        exported = data.export(settings.sessions, settings.out / "data", settings.episode.config(), **chosen)
+        if exported.train_sessions < batch:
+            raise DeltaMemError(
+                f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than "
+                f"data.train_batch_size={batch}"
             )
-        )
-    if settings.limits.fit and not isinstance(options, SupervisedConfig):
-        found.append(lengths)
-    inputs: Any = OmegaConf.to_container(config)
-    # These say how a run is shown and continued, not what it computes.
-    for key in ("logger", "save_freq", "default_local_dir"):
-        inputs["trainer"].pop(key)
-    saves = config.trainer.save_freq > 0
-    checkpoints = Path(config.trainer.default_local_dir)
-    # Limits that are fitted follow from the stages before, so they need not be among the inputs.
-    grpo = {"config": inputs, "saves": saves}
-    found.append(Stage("grpo", grpo, lambda: run_grpo(*final(config, settings), console), checkpoints))
-    if saves:
-        found.append(Stage("export", {}, lambda: _export(out), out / "policy"))
-    return found
-
-
-def _reading(config: DictConfig, settings: TrainSettings) -> dict[str, Any]:
-    """What decides about the tokens of a text: by content, for the files of a folder may change while its path does not."""
-    model = config.actor_rollout_ref.model
-    found = [_content(path, settings, weights=False) for path in (model.path, model.tokenizer_path, model.hf_config_path)]
-    return {"tokenizer": found, "template": [model.custom_chat_template, data.template_kwargs(config)]}
-
-
-def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str | dict[str, str] | None:
-    # What the run makes itself follows from the inputs of that stage.
-    return path if path is None or settings.model is not None else data.content(path, weights=weights)
-
-
-def _export_data(config: DictConfig, settings: TrainSettings) -> None:
-    chosen = {**settings.data.model_dump(), "seed": settings.seed}
-    exported = data.export(settings.sessions, settings.out / "data", settings.episode.config(), **chosen)
-    batch = config.data.train_batch_size
-    if exported.train_sessions < batch:
-        raise DeltaMemError(
-            f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}"
-        )
 
 
 def _files(settings: TrainSettings) -> list[Path]:
     return [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
 
 
-def _measure(config: DictConfig, settings: TrainSettings, console: Console) -> None:
-    found, limits = measured_limits(config, settings, _files(settings))
-    data.write_lengths(settings.out / LENGTHS_FILE, found, limits)
-    console.print(
-        f"lengths: prompts up to {found.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, turn {limits.turn}"
-    )
+class _Embeddings(_Stage):
+    name = "embeddings"
+
+    def inputs(self) -> dict[str, Any]:
+        return {"embedder": self.settings.embedder.name, "store": str(self.settings.embedder.store)}
+
+    def output(self) -> Path:
+        return self.settings.embedder.store / META_FILE
+
+    def run(self) -> None:
+        embed_data(_files(self.settings), self.settings.embedder, self.console)
+
+
+class _Model(_Stage):
+    name = "model"
+
+    @property
+    def size(self) -> TinyModelConfig:
+        return cast(TinyModelConfig, self.settings.model)
+
+    def inputs(self) -> dict[str, Any]:
+        return {**self.episode, "model": self.size.model_dump(mode="json", exclude_unset=True)}
+
+    def output(self) -> Path:
+        return self.settings.out / "model"
+
+    def run(self) -> None:
+        from deltamem.training.tiny import build
+
+        settings = self.settings
+        with _replaced(self.output()) as folder:
+            build(folder, early_sessions(settings), settings.episode.config(), self.size, seed=settings.seed)
+
+
+class _Lengths(_Stage):
+    name = "lengths"
+
+    def inputs(self) -> dict[str, Any]:
+        return {"limits": self.settings.limits.model_dump(), **_reading(self.config, self.settings)}
+
+    def output(self) -> Path:
+        return self.settings.out / LENGTHS_FILE
+
+    def run(self) -> None:
+        lengths, limits = measured_limits(self.config, self.settings, _files(self.settings))
+        data.write_lengths(self.output(), lengths, limits)
+        self.console.print(
+            f"lengths: prompts up to {lengths.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, "
+            f"turn {limits.turn}"
+        )
+
+
+def _reading(config: DictConfig, settings: TrainSettings) -> dict[str, Any]:
+    """What decides about the tokens of a text: by content, for the files of a folder may change while its path does not."""
+    model = config.actor_rollout_ref.model
+    paths = (model.path, model.tokenizer_path, model.hf_config_path)
+    return {
+        "tokenizer": [_content(path, settings, weights=False) for path in paths],
+        "template": [model.custom_chat_template, data.template_kwargs(config)],
+    }
+
+
+def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str | dict[str, str] | None:
+    # What the run makes itself follows from the inputs of that stage.
+    return path if path is None or settings.model is not None else data.content(path, weights=weights)
 
 
 def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence[Path]) -> tuple[data.Lengths, data.Limits]:
@@ -235,10 +261,227 @@ def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence
     Raises:
         DeltaMemError: If the tokenizer cannot be had, or the model cannot read so much.
     """
-    model = config.actor_rollout_ref.model
-    found = data.measure(files, data.load_tokenizer(model), settings.episode.config(), data.template_kwargs(config))
+    model, episode = config.actor_rollout_ref.model, settings.episode.config()
+    lengths = data.measure(files, data.load_tokenizer(model), episode, data.template_kwargs(config))
     window = int(data.load_model_config(model).max_position_embeddings)
-    return found, data.fit(found, settings.limits, max_turns=settings.episode.max_turns, window=window)
+    return lengths, data.fit(lengths, settings.limits, max_turns=episode.max_turns, window=window)
+
+
+class _ScratchWarmStart(_Stage):
+    name = "warm_start"
+
+    @property
+    def options(self) -> WarmStartConfig:
+        return cast(WarmStartConfig, self.settings.warm_start)
+
+    def inputs(self) -> dict[str, Any]:
+        return {**self.episode, "warm_start": self.options.model_dump(mode="json", exclude_unset=True)}
+
+    def output(self) -> Path:
+        return self.settings.out / "warm_start" / "model"
+
+    def run(self) -> None:
+        import torch
+        from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+        from deltamem.training.tiny import train
+
+        settings, options, start = self.settings, self.options, self.settings.out / "model"
+        _use_cpu(settings)
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
+        begin = time.perf_counter()
+        records: list[dict[str, Any]] = []
+        steps = options.copy_steps + options.steps
+        with StageProgress(self.console, "warm_start", steps, every=_REPORT_EVERY) as progress:
+
+            def report(figures: dict[str, Any]) -> None:
+                records.append({**figures, "seconds": round(time.perf_counter() - begin, 2)})
+                text = "{phase}, loss {loss:.3f}, accuracy {accuracy:.3f}".format(**figures)
+                progress.show(figures["step"], text)
+
+            episode = settings.episode.config()
+            train(model, tokenizer, early_sessions(settings), episode, options, seed=settings.seed, report=report)
+        with atomic_writer(settings.out / "warm_start.jsonl") as file:
+            file.writelines(f"{json.dumps(record)}\n" for record in records)
+        _save_warm_start(settings, model, tokenizer)
+
+
+class _WarmStart(_Stage):
+    name = "warm_start"
+
+    def inputs(self) -> dict[str, Any]:
+        settings = self.settings
+        options = cast(SupervisedConfig, settings.warm_start)
+        return {
+            **self.episode,
+            "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
+            **_reading(self.config, settings),
+            "weights": _content(self.config.actor_rollout_ref.model.path, settings, weights=True),
+            "limits": str(_limits(self.config, settings)),
+            "sessions": {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)},
+        }
+
+    def output(self) -> Path:
+        return self.settings.out / "warm_start" / "model"
+
+    def run(self) -> None:
+        request = stop_request(self.settings)
+        request.parent.mkdir(parents=True, exist_ok=True)
+        request.unlink(missing_ok=True)
+        identity = config_hash(self.inputs())
+        with on_request(request.touch):
+            if self.settings.cpu_threads is None:
+                # The trainer needs what CUDA would keep of the GPU here.
+                apart(tune, self.config, self.settings, identity)
+            else:
+                tune(self.config, self.settings, identity, self.console)
+        if request.exists():
+            raise RunStoppedError(
+                "warm_start: stopped after its last step, the model is saved; the same command goes on", done=True
+            )
+
+
+def stop_request(settings: TrainSettings) -> Path:
+    """The file that asks a warm start to stop."""
+    return settings.out / "warm_start.stop"
+
+
+def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Console | None = None) -> None:
+    """Fine-tune a pretrained model to its last step, from a checkpoint of the same `identity` if there is one.
+
+    Raises:
+        DeltaMemError: See `supervised_data`.
+        RunStoppedError: If there was a request to stop before that.
+    """
+    import torch
+
+    from deltamem.training.model_card import warm_start_card
+    from deltamem.training.warm_start import CHECKPOINT, Tuning
+
+    console = console or Console(highlight=False)
+    options = cast(SupervisedConfig, settings.warm_start)
+    _use_cpu(settings)
+    device = "cpu" if settings.cpu_threads is not None else "cuda"
+    start = config.actor_rollout_ref.model
+    passes, heldout = supervised_data(config, settings, steps=options.steps)
+    # Frozen weights below adapters need no more precision than they are computed with.
+    dtype = torch.bfloat16 if options.lora_rank is not None and device == "cuda" else torch.float32
+    folder = settings.out / "warm_start"
+    folder.mkdir(parents=True, exist_ok=True)
+    tuning = Tuning(data.load_model(start, dtype), options, device, folder, identity)
+    if tuning.step:
+        console.print(f"warm_start: going on after step {tuning.step}")
+    metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=tuning.step or None)
+    with StageProgress(console, "warm_start", options.steps, tuning.step, every=_REPORT_EVERY) as progress:
+
+        def report(record: dict[str, float]) -> None:
+            metrics.add(record)
+            names = {"loss": "loss", "accuracy": "accuracy", "heldout/accuracy": "held-out", "tokens_per_second": "tokens/s"}
+            shown = [f"{title} {record[name]:.4g}" for name, title in names.items() if name in record]
+            progress.show(int(record["step"]), ", ".join(shown))
+
+        tuning.run(passes, heldout, report=report, stop=stop_request(settings).exists)
+    if tuning.step < options.steps:
+        raise RunStoppedError(
+            f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
+        )
+    _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) -> tuple[list[list[Example]], list[Example]]:
+    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
+
+    Raises:
+        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
+    """
+    from deltamem.training.teacher import TrajectoryTokenizer
+    from deltamem.training.warm_start import examples, plan
+
+    options, model = cast(SupervisedConfig, settings.warm_start), config.actor_rollout_ref.model
+    shape, episode = data.load_model_config(model), settings.episode.config()
+    tokenize = TrajectoryTokenizer(
+        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
+    )
+    tokenize.frame.check(thinking=episode.thinking)
+    rng = random.Random(settings.seed)
+    sessions = early_sessions(settings)
+    if not sessions:
+        raise DeltaMemError(f"{settings.sessions}: no training sessions for the warm start")
+    passes = plan(
+        examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
+        passes=steps * options.passes,
+        tokens=options.tokens,
+        limits=_limits(config, settings),
+        window=int(shape.max_position_embeddings),
+        rng=rng,
+    )
+    rng = random.Random(settings.seed)
+    unseen = list(read_sessions(settings.sessions, split="heldout"))
+    unseen = rng.sample(unseen, min(options.heldout_sessions, len(unseen)))
+    complete = examples(unseen, episode, tokenize, careless=(0.0, 0.0), rng=rng)
+    return passes, list(islice(complete, len(unseen)))
+
+
+def early_sessions(settings: TrainSettings) -> list[LabelledSession]:
+    """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
+    everything = list(read_sessions(settings.sessions, split="train"))
+    people = list(dict.fromkeys(item.session.person_id for item in everything))
+    early = set(people[: settings.data.skip_people] or people)
+    return [item for item in everything if item.session.person_id in early]
+
+
+def _limits(config: DictConfig, settings: TrainSettings) -> data.Limits | None:
+    """The limits of rollouts; None where they follow from the data."""
+    return None if settings.limits.fit else data.written_limits(config, settings)
+
+
+def _use_cpu(settings: TrainSettings) -> None:
+    import torch
+
+    if settings.cpu_threads is not None:
+        torch.set_num_threads(settings.cpu_threads)
+    # Products in bfloat16 where the CPU has them: about 1.7 times as fast.
+    torch.set_float32_matmul_precision("medium")
+
+
+def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
+    with _replaced(settings.out / "warm_start" / "model") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        save_episode_config(folder, settings.episode.config())
+        if card is not None:
+            (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
+    """An empty folder that becomes the target, which is removed before, when the block ends well."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    partial.replace(target)
+
+
+class _Grpo(_Stage):
+    name = "grpo"
+
+    def inputs(self) -> dict[str, Any]:
+        whole: Any = OmegaConf.to_container(self.config)
+        # These say how a run is shown and continued, not what it computes.
+        for key in ("logger", "save_freq", "default_local_dir"):
+            whole["trainer"].pop(key)
+        # Limits that are fitted follow from the stages before, so they need not be among the inputs.
+        return {"config": whole, "saves": self.config.trainer.save_freq > 0}
+
+    def output(self) -> Path:
+        return Path(self.config.trainer.default_local_dir)
+
+    def run(self) -> None:
+        run_grpo(*final(self.config, self.settings), self.console)
 
 
 def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
@@ -257,181 +500,16 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
     return config, settings
 
 
-def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
-    """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
-    everything = list(read_sessions(settings.sessions, split="train"))
-    people = data.people(everything, "train")
-    early = set(people[: settings.data.skip_people] or people)
-    return [item for item in everything if item.session.person_id in early]
+class _Export(_Stage):
+    name = "export"
 
+    def inputs(self) -> dict[str, Any]:
+        return {}
 
-def _build_model(settings: TrainSettings, model: TinyModelConfig) -> None:
-    from deltamem.training.tiny import build
+    def output(self) -> Path:
+        return self.settings.out / "policy"
 
-    target = settings.out / "model"
-    partial = _fresh(target)
-    build(partial, _early_sessions(settings), settings.episode.config(), model, seed=settings.seed)
-    partial.replace(target)
+    def run(self) -> None:
+        from deltamem.training.export import export_run
 
-
-def _from_scratch(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
-    import torch
-    from transformers import AutoTokenizer, Qwen3ForCausalLM
-
-    from deltamem.training.warm_start import WarmStartStep, warm_start
-
-    _use_cpu(settings)
-    start = settings.out / "model"
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
-    begin = time.perf_counter()
-    records: list[dict[str, Any]] = []
-    episode = settings.episode.config()
-    with StageProgress(console, "warm_start", options.copy_steps + options.steps, every=_REPORT_EVERY) as progress:
-
-        def report(step: WarmStartStep) -> None:
-            records.append({**step._asdict(), "seconds": round(time.perf_counter() - begin, 2)})
-            progress.show(step.step, f"{step.phase}, loss {step.loss:.3f}, accuracy {step.accuracy:.3f}")
-
-        warm_start(model, tokenizer, _early_sessions(settings), episode, options, seed=settings.seed, report=report)
-    with atomic_writer(settings.out / "warm_start.jsonl") as file:
-        file.writelines(f"{json.dumps(record)}\n" for record in records)
-    _save_warm_start(settings, model, tokenizer)
-
-
-def _supervise(
-    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, identity: str, console: Console
-) -> None:
-    request = _stop_request(settings)
-    request.parent.mkdir(parents=True, exist_ok=True)
-    request.unlink(missing_ok=True)
-    with on_request(request.touch):
-        if settings.cpu_threads is None:
-            # The trainer needs what CUDA would keep of the GPU here.
-            apart(_tune, config, settings, options, identity, None)
-        else:
-            _tune(config, settings, options, identity, console)
-    if request.exists():
-        raise RunStoppedError(
-            "warm_start: stopped after its last step, the model is saved; the same command goes on", done=True
-        )
-
-
-def _stop_request(settings: TrainSettings) -> Path:
-    return settings.out / "warm_start.stop"
-
-
-def _tune(
-    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, identity: str, console: Console | None
-) -> None:
-    import torch
-
-    from deltamem.training.model_card import warm_start_card
-    from deltamem.training.supervised import CHECKPOINT, Tuning
-
-    console = console or Console(highlight=False)
-    _use_cpu(settings)
-    device = "cpu" if settings.cpu_threads is not None else "cuda"
-    start = config.actor_rollout_ref.model
-    passes, heldout = supervised_data(config, settings, options, steps=options.steps)
-    # Frozen weights below adapters need no more precision than they are computed with.
-    dtype = torch.bfloat16 if options.lora_rank is not None and device == "cuda" else torch.float32
-    folder = settings.out / "warm_start"
-    folder.mkdir(parents=True, exist_ok=True)
-    tuning = Tuning(data.load_model(start, dtype), options, device, folder, identity)
-    if tuning.step:
-        console.print(f"warm_start: going on after step {tuning.step}")
-    metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=tuning.step or None)
-    with StageProgress(console, "warm_start", options.steps, tuning.step, every=_REPORT_EVERY) as progress:
-
-        def report(record: dict[str, float]) -> None:
-            metrics.add(record)
-            names = {"loss": "loss", "accuracy": "accuracy", "heldout/accuracy": "held-out", "tokens_per_second": "tokens/s"}
-            shown = [f"{title} {record[name]:.4g}" for name, title in names.items() if name in record]
-            progress.show(int(record["step"]), ", ".join(shown))
-
-        tuning.run(passes, heldout, report=report, stop=_stop_request(settings).exists)
-    if tuning.step < options.steps:
-        raise RunStoppedError(
-            f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
-        )
-    _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
-def supervised_data(
-    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, *, steps: int
-) -> tuple[list[list[Example]], list[Example]]:
-    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
-
-    Raises:
-        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
-    """
-    from deltamem.training.supervised import examples, plan
-    from deltamem.training.teacher import TrajectoryTokenizer
-
-    model = config.actor_rollout_ref.model
-    shape, episode = data.load_model_config(model), settings.episode.config()
-    tokenize = TrajectoryTokenizer(
-        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
-    )
-    tokenize.frame.check(thinking=episode.thinking)
-    rng = random.Random(settings.seed)
-    sessions = _early_sessions(settings)
-    if not sessions:
-        raise DeltaMemError(f"{settings.sessions}: no training sessions for the warm start")
-    passes = plan(
-        examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
-        passes=steps * options.passes,
-        tokens=options.tokens,
-        limits=_limits(config, settings),
-        window=int(shape.max_position_embeddings),
-        rng=rng,
-    )
-    rng = random.Random(settings.seed)
-    unseen = list(read_sessions(settings.sessions, split="heldout"))
-    unseen = rng.sample(unseen, min(options.heldout_sessions, len(unseen)))
-    complete = examples(unseen, episode, tokenize, careless=(0.0, 0.0), rng=rng)
-    return passes, list(islice(complete, len(unseen)))
-
-
-def _limits(config: DictConfig, settings: TrainSettings) -> data.Limits | None:
-    """The limits of rollouts; None where they follow from the data."""
-    if settings.limits.fit:
-        return None
-    return data.Limits(config.data.max_prompt_length, config.data.max_response_length, settings.turn_tokens)
-
-
-def _use_cpu(settings: TrainSettings) -> None:
-    import torch
-
-    if settings.cpu_threads is not None:
-        torch.set_num_threads(settings.cpu_threads)
-    # Products in bfloat16 where the CPU has them: about 1.7 times as fast.
-    torch.set_float32_matmul_precision("medium")
-
-
-def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
-    target = settings.out / "warm_start" / "model"
-    partial = _fresh(target)
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    save_episode_config(partial, settings.episode.config())
-    if card is not None:
-        (partial / "README.md").write_text(card, encoding="utf-8")
-    partial.replace(target)
-
-
-def _fresh(target: Path) -> Path:
-    """An empty folder beside the target, which is removed."""
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.mkdir(parents=True)
-    return partial
-
-
-def _export(run: Path) -> None:
-    from deltamem.training.export import export_run
-
-    export_run(run, run / "policy")
+        export_run(self.settings.out, self.output())

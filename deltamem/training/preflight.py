@@ -3,84 +3,684 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
+import os
+import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
+from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deltamem.chat_template import turn_format
+from deltamem.embedding import EndpointEmbedder, is_endpoint, load_embedder
+from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
-from deltamem.training import preflight_inputs as inputs
-from deltamem.training import preflight_machine as hardware
-from deltamem.training.config import TrainSettings
-from deltamem.training.preflight_inputs import Context, Finding, MadeByRunError, State, fail, ok, warn
+from deltamem.runs import file_sha256
+from deltamem.sessions import read_sessions
+from deltamem.training import cluster, data, machine, pipeline, resources
+from deltamem.training.checkpoints import space_of, warm_start_space
+from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
+from deltamem.training.embedding_store import read_meta
+from deltamem.training.resources import ModelShape, Plan, gb
+from deltamem.training.teacher import TrajectoryTokenizer
 
-Check = Callable[[Context], Finding]
 
-CHECKS: tuple[tuple[str, Check], ...] = (
-    ("packages", hardware.check_packages),
-    ("configuration", inputs.check_configuration),
-    ("model", inputs.check_model),
-    ("tokenizer", inputs.check_tokenizer),
-    ("chat template", inputs.check_template),
-    ("data", inputs.check_data),
-    ("lengths", inputs.check_lengths),
-    ("warm start", inputs.check_warm_start),
-    ("batches", inputs.check_batches),
-    ("reward", inputs.check_reward),
-    ("embedder", inputs.check_embedder),
-    ("trackers", inputs.check_tracking),
-    ("finished stages", inputs.check_finished),
-    ("disk", hardware.check_disk),
-    ("ray", hardware.check_ray),
-    ("nodes", hardware.check_nodes),
-    ("CPUs", hardware.check_cpus),
-    ("GPUs", hardware.check_gpus),
-    ("GPU memory", hardware.check_gpu_memory),
-    ("host memory", hardware.check_host_memory),
+class State(StrEnum):
+    """How bad it is: only `FAIL` keeps a run from starting."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(NamedTuple):
+    """The result of one check: its state and one sentence for people."""
+
+    state: State
+    found: str
+
+
+class MadeByRunError(Exception):
+    """A check needs something that the run itself will make."""
+
+
+ok, warn, fail = (partial(Finding, state) for state in State)
+FLASH = "flash_attention_2"
+
+
+def judged(rules: Iterable[tuple[object, str]], passed: Finding) -> Finding:
+    """The first rule that is broken, as a failure; `passed` if none is."""
+    return next((fail(sentence) for broken, sentence in rules if broken), passed)
+
+
+@dataclass
+class Context:
+    """One preflight; everything is found out when it is first asked for."""
+
+    config: DictConfig  # resolved
+    settings: TrainSettings
+    folder: Path  # a temporary one
+    before_start: bool = False  # no time for what takes minutes
+
+    def need_sessions(self) -> Path:
+        """The sessions file; raises `MadeByRunError` if the run makes it, and `DeltaMemError` if it is missing."""
+        path = self.settings.sessions
+        if path.is_file():
+            return path
+        if self.settings.synth is not None:
+            raise MadeByRunError(f"made by the run: python -m synth writes {path}")
+        raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
+
+    def need_model(self) -> DictConfig:
+        """``actor_rollout_ref.model``; raises `MadeByRunError` if the run makes the starting model."""
+        model: DictConfig = self.config.actor_rollout_ref.model
+        if self.settings.model is not None and not Path(model.path).is_dir():
+            raise MadeByRunError(f"made by the run: {model.path}")
+        return model
+
+    @cached_property
+    def exported(self) -> data.Exported:
+        """The rows as the run will write them, in the temporary folder."""
+        settings = self.settings
+        chosen = {**settings.data.model_dump(), "seed": settings.seed}
+        return data.export(self.need_sessions(), self.folder / "data", settings.episode.config(), **chosen)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return data.load_tokenizer(self.need_model())
+
+    @property
+    def chat_tokenizer(self) -> Any:
+        """The same; raises `DeltaMemError` if it has no chat template."""
+        if not self.tokenizer.chat_template:
+            raise DeltaMemError(data.NO_TEMPLATE)
+        return self.tokenizer
+
+    @cached_property
+    def model_config(self) -> Any:
+        """The model's Hugging Face configuration."""
+        return data.load_model_config(self.need_model())
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The model's sizes."""
+        return ModelShape.of(self.model_config)
+
+    @cached_property
+    def lengths(self) -> data.Lengths:
+        """Tokens of the exported rows."""
+        files, episode = [self.exported.train, self.exported.heldout], self.settings.episode.config()
+        return data.measure(files, self.chat_tokenizer, episode, data.template_kwargs(self.config))
+
+    @cached_property
+    def limits(self) -> data.Limits:
+        """The token limits of the run: fitted to the data, or as they are written."""
+        settings = self.settings
+        if not settings.limits.fit:
+            return data.written_limits(self.config, settings)
+        window = int(self.model_config.max_position_embeddings)
+        return data.fit(self.lengths, settings.limits, max_turns=settings.episode.config().max_turns, window=window)
+
+    @cached_property
+    def final_config(self) -> DictConfig:
+        """The configuration that verl will get; with written limits where the data does not exist yet."""
+        if self.settings.limits.fit and not self.before_start:
+            with contextlib.suppress(MadeByRunError, DeltaMemError):
+                return data.with_limits(self.config, self.limits)
+        return self.config
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether the run needs GPUs."""
+        return self.settings.cpu_threads is None
+
+    @property
+    def attention(self) -> str:
+        """Which attention the trainer computes."""
+        return str(self.config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH))
+
+    @cached_property
+    def imports(self) -> machine.Imports:
+        """What can be imported of all that the processes of the run will import."""
+        packages = ["torch"] if self.on_gpus else []
+        if self.config.actor_rollout_ref.rollout.name == "vllm":
+            packages += ["vllm", "verl.workers.rollout.vllm_rollout.vllm_async_server"]
+        if self.on_gpus and self.attention == FLASH:
+            packages += ["flash_attn", "flash_attn.bert_padding", "flash_attn.ops.triton.cross_entropy"]
+        return machine.try_imports(packages)
+
+    @property
+    def cluster(self) -> str | None:
+        """The Ray cluster that the run connects to; None if it starts its own."""
+        return cluster.cluster_address(self.config.ray_kwargs.ray_init.get("address"), os.environ)
+
+
+_PINNED = {"verl": "0.9.1", "torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0", "flash-attn": "2.8.3"}
+"""What verl 0.9.1 pins for GPUs (its extras vllm and fsdp)."""
+_OLDEST = {"verl": "0.9.1", "torch": "2.11", "vllm": "0.24", "transformers": "5.5.3", "flash-attn": "2.4.3"}
+_GPU_DRIVER = 580
+"""The oldest driver that CUDA 13 runs on."""
+
+
+def check_packages(context: Context) -> Finding:
+    """The pinned verl, vLLM and flash-attn where they are configured: there, not too old, and importable."""
+    model, on_gpus = context.config.actor_rollout_ref, context.on_gpus
+    vllm, flash = model.rollout.name == "vllm", on_gpus and context.attention == FLASH
+    lacking = judged(
+        (
+            (
+                vllm and not machine.installed("vllm"),
+                "vLLM is not installed; install it in the checkout with: pip install -e '.[gpu]'",
+            ),
+            (
+                flash and not machine.installed("flash_attn"),
+                "flash-attn is not installed; install it (docs/training.md, Installation), or choose another attention with "
+                "++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            ),
+            (
+                model.model.lora_rank and not machine.installed("peft"),
+                "LoRA needs the package peft; install it with: pip install peft",
+            ),
+        ),
+        ok(""),
+    )
+    if lacking.state is State.FAIL:
+        return lacking
+    wanted = ["verl", "torch", "transformers", *["vllm"] * (vllm and on_gpus), *["flash-attn"] * flash]
+    have = {name: importlib.metadata.version(name) for name in wanted}
+    text = ", ".join(f"{name} {version}" for name, version in have.items())
+    if have["verl"] != _PINNED["verl"]:
+        return fail(f"verl {have['verl']} is installed, expected {_PINNED['verl']}: pip install -e '.[gpu]' in the checkout")
+    if not on_gpus:
+        return ok(text)
+    for name in wanted:
+        if Version(have[name]) < Version(_OLDEST[name]):
+            return fail(f"{name} {have[name]} is too old for verl {_PINNED['verl']}, which was made with {_PINNED[name]}")
+    found = context.imports
+    for name, error in found.errors.items():
+        return fail(f"{name} cannot be imported: {error}")
+    if found.cuda is None:
+        return fail(f"torch {have['torch']} is built for processors only; install the build for CUDA")
+    if not found.usable and (cards := machine.gpus()):
+        driver = cards[0].driver
+        major = driver.partition(".")[0]
+        old = found.cuda.startswith("13.") and major.isdigit() and int(major) < _GPU_DRIVER
+        need = f"; CUDA 13 needs {_GPU_DRIVER} or later" if old else ""
+        return fail(f"torch {have['torch']} (CUDA {found.cuda}) cannot use the GPUs with driver {driver}{need}")
+    if other := [name for name in wanted if Version(have[name]).public != _PINNED[name]]:
+        return warn(f"{text}; verl {_PINNED['verl']} was made with {', '.join(f'{name} {_PINNED[name]}' for name in other)}")
+    return ok(text)
+
+
+def check_configuration(context: Context) -> Finding:
+    """Keys and values, as verl reads them."""
+    if unknown := unknown_keys(context.config):
+        return fail(f"verl has no key {', '.join(map(repr, unknown))}")
+    read_by_verl(context.final_config)
+    mode = context.config.trainer.v1.trainer_mode
+    other = f"trainer.v1.trainer_mode={mode}: only sync is supported (docs/training.md, Partial rollouts)"
+    passed = ok(f"verl's own validation passes; {context.config.actor_rollout_ref.rollout.name} rollouts")
+    return judged([(mode != "sync", other)], passed)
+
+
+def check_model(context: Context) -> Finding:
+    """Configuration, weights and architecture."""
+    name, config = str(context.need_model().path), context.model_config
+    from transformers import AutoModelForCausalLM
+
+    known = {kind.__name__ for kind in AutoModelForCausalLM._model_mapping.values()}
+    architectures = config.architectures or []
+    if len(architectures) != 1 or architectures[0] not in known:
+        return fail(f"{name}: architecture {architectures} is no causal language model of transformers")
+    if context.config.actor_rollout_ref.rollout.name == "vllm" and machine.installed("vllm"):
+        served = context.imports.architectures
+        if served is not None and architectures[0] not in served:
+            return fail(f"{name}: vLLM does not know the architecture {architectures[0]}")
+    if missing := data.missing_weights(name):
+        if os.environ.get("DELTAMEM_ALLOW_HUB") == "1" and not Path(name).is_dir():
+            return warn(f"{name}: weights are not here yet, the run fetches them")
+        return fail(f"{name}: {missing}")
+    return ok(f"{name}: {architectures[0]}, reads {config.max_position_embeddings} tokens")
+
+
+def check_tokenizer(context: Context) -> Finding:
+    """Vocabulary and end of turn."""
+    tokenizer = context.tokenizer
+    problem = data.vocabulary_problem(tokenizer, context.model_config)
+    no_ends = tokenizer.eos_token_id is None or tokenizer.pad_token_id is None
+    rules = (
+        (problem, problem or ""),
+        (no_ends, "the tokenizer lacks an end-of-sequence or a padding token"),
+        (not tokenizer.is_fast, "the tokenizer is not a fast one: it cannot render long prompts in time"),
+    )
+    return judged(rules, ok(f"{len(tokenizer)} tokens, turns end with {tokenizer.eos_token}"))
+
+
+def check_template(context: Context) -> Finding:
+    """Tools, thinking and append-only rendering."""
+    tokenizer, model_type = context.chat_tokenizer, context.model_config.model_type
+    thinking = context.settings.episode.config().thinking
+    try:
+        problem = template_problem(tokenizer, data.template_kwargs(context.config), model_type, thinking=thinking)
+    except DeltaMemError:
+        raise
+    # Templates raise what they like, jinja's errors among it, and verl a ValueError if a tool's answer is no suffix.
+    except Exception as error:
+        problem = f"the chat template cannot render an episode: {' '.join(str(error).split())}"
+    return fail(problem) if problem else ok(f"carries tool answers, append-only, {'' if thinking else 'without '}thinking")
+
+
+_CALL = (
+    "<think>\nWhat is known?\n</think>\n\n"
+    '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["where Ann lives"]}}</tool_call>'
+)
+_OUTPUTS = '<think>\nNothing is new.\n</think>\n\n<outputs>{"operations": []}</outputs>'
+_MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives in Oslo."}]'
+
+
+def template_problem(tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, *, thinking: bool) -> str | None:
+    """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
+
+    The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
+    and once by rendering all its messages. Both must be the same text.
+    """
+    tokenize = TrajectoryTokenizer(tokenizer, model_type=model_type, template_kwargs=kwargs)
+    frame = tokenize.frame
+    frame.check(thinking=thinking)
+    off = {**kwargs, "enable_thinking": False}
+    if not thinking and not frame.opening and turn_format(tokenizer, template_options=off) != frame:
+        return "deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false"
+    call, outputs = (text if thinking else text.partition("</think>\n\n")[2] for text in (_CALL, _OUTPUTS))
+    search = [Message(role="assistant", content=call), Message(role="tool", content=_MEMORIES)]
+    opening = [Message(role="system", content="Manage memory."), Message(role="user", content="Ann: I moved.")]
+    messages = [*opening, *search, *search, Message(role="assistant", content=outputs)]
+    ids = tokenize(messages).token_ids
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if text.count(_MEMORIES) != 2:
+        return "the chat template leaves out what the tool answers"
+    if not thinking:
+        # Every turn began after the template's own empty think block; in a rendered history it stands only in the last.
+        empty = "<think>\n\n</think>\n\n"
+        text, whole = text.replace(empty, ""), whole.replace(empty, "")
+    if whole.startswith(text):
+        return None
+    place = next((place for place, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), len(whole))
+    return (
+        f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
+        f"conversation has {whole[place : place + 30]!r}"
+    )
+
+
+def check_data(context: Context) -> Finding:
+    """All lines of the sessions file, and the rows drawn from it."""
+    path, config = context.need_sessions(), context.config
+    people: dict[str, set[str]] = {"train": set(), "heldout": set()}
+    keys = Counter[str]()
+    for labelled in read_sessions(path):
+        people[labelled.split].add(labelled.session.person_id)
+        keys[labelled.key] += 1
+    if both := sorted(people["train"] & people["heldout"]):
+        return fail(f"{path}: {len(both)} persons are trained on and held out, {both[0]} is the first")
+    if again := keys.total() - len(keys):
+        return fail(f"{path}: {again} sessions are there twice")
+    exported, batch = context.exported, config.data.train_batch_size
+    steps = config.trainer.total_training_steps
+    if steps is None:
+        steps = exported.train_sessions // batch * config.trainer.total_epochs
+    if exported.train_sessions < batch:
+        return fail(f"{path}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}")
+    text = (
+        f"{exported.train_sessions} training sessions of {len(people['train'])} persons, {steps} steps; "
+        f"{exported.heldout_sessions} held-out sessions of {len(people['heldout'])} persons; sha256 {file_sha256(path)[:12]}"
+    )
+    if (saves := config.trainer.save_freq) <= 0 or saves > steps:
+        return warn(f"{text}; trainer.save_freq={saves} saves {'nothing' if saves <= 0 else 'only the last step'}")
+    return ok(text)
+
+
+def check_lengths(context: Context) -> Finding:
+    """How many rows exceed the limits."""
+    settings, limits, lengths = context.settings, context.limits, context.lengths
+    rows, window = len(lengths.prompt), int(context.model_config.max_position_embeddings)
+    prompts, episodes = data.beyond(
+        lengths, limits, max_turns=settings.episode.config().max_turns, thinking_tokens=settings.limits.thinking_tokens
+    )
+    buffer = settings.overlong.buffer if settings.overlong is not None else 0
+    too_long = f"{prompts} of {rows} prompts do not fit into data.max_prompt_length={limits.prompt}"
+    text = (
+        f"prompts up to {lengths.prompt.max()} tokens, limits {limits.prompt} + {limits.response}, {limits.turn} a turn"
+        f"{' (fitted)' if settings.limits.fit else ''}; {episodes} of {rows} sessions may need more than a response has"
+    )
+    rules = (
+        (
+            limits.turn > limits.response,
+            f"deltamem.turn_tokens={limits.turn} is more than a response may have, {limits.response}",
+        ),
+        (buffer > limits.turn, f"deltamem.overlong.buffer={buffer} is more than a turn may have, {limits.turn}"),
+        (
+            limits.total > window,
+            f"limits of {limits.prompt} + {limits.response} tokens are more than the model reads, {window}",
+        ),
+        (prompts > settings.max_failure_rate * rows, f"{too_long}, which ends the run"),
+    )
+    return judged(rules, warn(f"{too_long}; {text}") if prompts else ok(text))
+
+
+def check_warm_start(context: Context) -> Finding:
+    """Whether target trajectories fit, and a step fits on the first GPU or into this machine."""
+    options = context.settings.warm_start
+    if not isinstance(options, SupervisedConfig):
+        return ok("none" if options is None else "of a model that the run makes")
+    context.need_model()
+    context.need_sessions()
+    if options.lora_rank is not None and not machine.installed("peft"):
+        return fail("adapters need the package peft; install it with: pip install peft")
+    passes, _ = pipeline.supervised_data(context.config, context.settings, steps=1)
+    longest = max(len(one.token_ids) for rows in passes for one in rows)
+    own = max(sum(one.own for one in rows) for rows in passes)
+    need = resources.warm_start(context.shape, options, own=own, on_gpu=context.on_gpus)
+    text = (
+        f"{options.steps} steps on {options.passes} x {options.tokens} tokens; trajectories of up to {longest} tokens; "
+        f"a step {need.described('weights', 'gradients', 'optimizer', 'activations', 'logits')}"
+    )
+    cards = machine.gpus()[:1] if context.on_gpus else []
+    if context.on_gpus and not cards:
+        return ok(text)
+    what, have = ("the first GPU", cards[0].memory) if cards else ("the machine", machine.memory())
+    recompute = "" if options.gradient_checkpointing else ", or set deltamem.warm_start.gradient_checkpointing=true"
+    rules = (
+        (need.fixed > have, "set deltamem.warm_start.lora_rank or deltamem.warm_start.layers"),
+        (need.total > have, f"lower deltamem.warm_start.tokens{recompute}"),
+    )
+    return judged(((broken, f"{text}; {what} has {gb(have)}: {cure}") for broken, cure in rules), ok(text))
+
+
+def check_batches(context: Context) -> Finding:
+    """Whether batches divide among GPUs."""
+    config = context.final_config
+    model, fsdp = config.actor_rollout_ref, config.actor_rollout_ref.actor.fsdp_config
+    ranks = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    batch, mini, n = config.data.train_batch_size, model.actor.ppo_mini_batch_size, model.rollout.n
+    parallel = max(model.actor.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size)
+    engine, shards, window = model.rollout.tensor_model_parallel_size, fsdp.fsdp_size, model.rollout.max_model_len
+    replicas = max(ranks // parallel, 1)
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    shared = f"{ranks} GPUs cannot be divided by"
+    budgets = ((part, key, model[part][key]) for part, key in data.TOKEN_BUDGETS)
+    rules = [
+        (n < 2, f"actor_rollout_ref.rollout.n={n}: GRPO compares rollouts of one session, expected at least 2"),
+        (ranks % engine, f"{ranks} GPUs cannot be shared by vLLM engines of tensor_model_parallel_size={engine}"),
+        (ranks % parallel, f"{shared} ulysses_sequence_parallel_size={parallel}"),
+        (shards > 0 and ranks % shards, f"{shared} fsdp_size={shards}"),
+        (batch % mini, f"data.train_batch_size={batch} is not a multiple of ppo_mini_batch_size={mini}"),
+        (mini * n % replicas, f"{mini} x {n} rollouts of an update do not divide among {replicas} data-parallel ranks"),
+        *(
+            (
+                model.actor.use_dynamic_bsz and budget * parallel < longest,
+                f"actor_rollout_ref.{part}.{key}={budget} is less than one sequence of {longest} tokens",
+            )
+            for part, key, budget in budgets
+        ),
+        (
+            window is not None and window < longest,
+            f"actor_rollout_ref.rollout.max_model_len={window} is less than one sequence of {longest} tokens",
+        ),
+    ]
+    text = f"{batch} sessions x {n} rollouts a step, {mini * n // replicas} rollouts a GPU and update"
+    off_policy = warn(f"{text}; {batch // mini} updates a step are off-policy after the first")
+    return judged(rules, ok(text) if mini == batch else off_policy)
+
+
+def check_reward(context: Context) -> Finding:
+    """Whether the scorer can be made from its configuration."""
+    context.settings.scorer()
+    return ok(", ".join(f"{key}={value}" for key, value in context.settings.reward.items() if key != "_target_"))
+
+
+def check_embedder(context: Context) -> Finding:
+    """Whether the model gives vectors, and its store belongs to it."""
+    settings, probe = context.settings.embedder, ["Ann lives in Oslo."]
+    base_url, _, model = settings.name.partition("#")
+    if not is_endpoint(settings.name):
+        # On the CPU, whatever device the run uses: nothing touches a GPU here.
+        vectors = load_embedder(settings.name, device="cpu", batch_size=1).documents(probe)
+    elif model:
+        vectors = EndpointEmbedder(base_url, model, timeout=20.0, max_retries=0).documents(probe)
+    else:
+        return fail(f"embedder {settings.name!r} names no model; write it as http://host:port/v1#model")
+    meta = read_meta(Path(settings.store), settings.name)
+    stored = "store made by the run" if meta is None else f"store in {settings.store}"
+    return ok(f"{settings.name}: {vectors.shape[1]} dimensions, {stored}")
+
+
+def check_loggers(context: Context) -> Finding:
+    """Whether the configured loggers are installed."""
+    return ok(", ".join((*pipeline.check_loggers(context.config), "metrics.jsonl")))
+
+
+def check_finished(context: Context) -> Finding:
+    """What earlier starts of the run have left; verl would end with a traceback."""
+    files = [path for key in ("train_files", "val_files") if (path := Path(context.config.data[key])).is_file()]
+    for path in files:
+        data.count_rows(path)
+    return ok(f"{len(files)} files of rows can be read" if files else "nothing is there yet")
+
+
+def check_disk(context: Context) -> Finding:
+    """Room for checkpoints, of the warm start too, and the exported policy."""
+    saves, options = context.config.trainer.save_freq > 0, context.settings.warm_start
+    if not saves and not isinstance(options, SupervisedConfig):
+        return ok("nothing is saved, as trainer.save_freq says")
+    space = space_of(context.config, context.shape)
+    parts = [f"{space.checkpoints} checkpoints of {gb(space.checkpoint)} and the policy"] if saves else []
+    need = space.missing if saves else 0
+    if isinstance(options, SupervisedConfig):
+        peak, stays = warm_start_space(options, context.shape, context.settings.out, on_gpu=context.on_gpus)
+        parts = [f"warm start {gb(peak)}, of which {gb(stays)} stay", *parts]
+        need = max(peak, stays + need)
+    text = f"{'; '.join(parts)}: {gb(need)} more, {gb(space.free)} free in {space.place}"
+    locked = not os.access(space.place, os.W_OK)
+    return judged([(locked, f"{space.place} cannot be written to"), (need > space.free, text)], ok(text))
+
+
+_SECONDS = 20.0
+
+
+def check_ray(context: Context) -> Finding:
+    """Whether a cluster answers, if one is named."""
+    address, nodes = context.cluster, context.config.trainer.nnodes
+    if address == "auto" or (address is None and nodes > 1):
+        return fail(f"no cluster: {nodes} nodes need one (slurm/train_multinode.sbatch starts it and sets RAY_ADDRESS)")
+    if address is None:
+        return ok("the run starts its own")
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((place.hostname or "", place.port or 6379), timeout=_SECONDS):
+            return ok(f"{address} answers")
+    except (OSError, ValueError) as error:
+        return fail(f"{address} does not answer: {error}")
+
+
+def check_nodes(context: Context) -> Finding:
+    """Whether all nodes would run the same packages and the same code as this one."""
+    nodes, address = context.config.trainer.nnodes, context.cluster
+    if nodes == 1 or address is None or check_ray(context).state is State.FAIL:
+        return ok("one node" if nodes == 1 else "no cluster to ask")
+    there = cluster.installed_on_nodes(address)
+    others = list(cluster.other_nodes(cluster.installed_here(), there))
+    cure = "install the same there, or use one environment and checkout on a shared disk"
+    rules = (
+        (len(there) < nodes, f"{len(there)} of {nodes} nodes have joined {address}: {', '.join(sorted(there))}"),
+        (others, f"{'; '.join(others)}: {cure}"),
+    )
+    return judged(rules, ok(f"{len(there)} nodes have the code and the packages of this one"))
+
+
+def check_cpus(context: Context) -> Finding:
+    """Whether Ray has the processors that verl asks for; it would wait for ever."""
+    config = context.config
+    if not context.on_gpus:
+        return ok("not needed")
+    # verl's placement groups take three a GPU, each storage unit and the controller of TransferQueue one.
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    need = 3 * config.trainer.n_gpus_per_node * config.trainer.nnodes + units + 1
+    if context.cluster is not None:
+        return ok(f"{need} of the cluster are needed")
+    have = config.ray_kwargs.ray_init.num_cpus or machine.cpus()
+    text = f"Ray counts {have}, verl asks for {need}"
+    cure = f"give the job more, or let Ray count more: ray_kwargs.ray_init.num_cpus={need}"
+    return judged([(have < need, f"{text}: it would wait for ever; {cure}")], ok(text))
+
+
+def check_gpus(context: Context) -> Finding:
+    """How many there are."""
+    wanted, nodes = context.config.trainer.n_gpus_per_node, context.config.trainer.nnodes
+    if not context.on_gpus:
+        return ok(f"not needed: runs on the CPU with {context.settings.cpu_threads} threads")
+    cards = machine.gpus()
+    if not cards:
+        return fail(f"no GPU found with nvidia-smi, expected {wanted} on each of {nodes} nodes")
+    text = f"{len(cards)} x {cards[0].name}, {cards[0].memory / 2**30:.0f} GiB each"
+    if len(cards) < wanted:
+        return fail(f"{text}; expected {wanted}")
+    if len({gpu.name for gpu in cards}) > 1:
+        return warn(f"{text}; not all of one kind, the slowest decides")
+    return ok(text + (f"; the other {nodes - 1} nodes were not looked at" if nodes > 1 else ""))
+
+
+_FULL = 0.95
+"""Share of a GPU above which a plan is not trusted."""
+
+
+def check_gpu_memory(context: Context) -> Finding:
+    """Whether an update and the rollouts fit on a GPU."""
+    if not context.on_gpus:
+        return ok("not needed")
+    plan = Plan.of(context.final_config)
+    update = resources.update(context.shape, plan)
+    parts = update.described("weights", "gradients", "optimizer", "gathered")
+    text = f"update {parts[:-1]}, {plan.tokens} tokens {gb(update.tokens)}, contexts {gb(update.process)})"
+    cards = machine.gpus()
+    if not cards:
+        return warn(f"no GPU to compare with; {text}")
+    gpu = min(card.memory for card in cards)
+    rollout = resources.rollout(context.shape, plan, gpu)
+    text += (
+        f"; rollouts {gb(rollout.total)}: training keeps {gb(rollout.training)}, vLLM {gb(rollout.engine)} with "
+        f"{rollout.cache_tokens} tokens of cache"
+    )
+    engine = "actor_rollout_ref.rollout.gpu_memory_utilization"
+    rules = (
+        (
+            update.fixed > gpu,
+            f"a GPU has {gb(gpu)}, less than the {gb(update.fixed)} that no smaller batch saves: use more GPUs or "
+            "LoRA (+experiment=qwen8b_lora), or keep weights and optimiser in host memory with "
+            "actor_rollout_ref.actor.fsdp_config.offload_policy=true",
+        ),
+        (
+            update.total > gpu,
+            f"a GPU has {gb(gpu)}: lower actor_rollout_ref.actor.ppo_max_token_len_per_gpu, or use more GPUs",
+        ),
+        (rollout.total > gpu, f"a GPU has {gb(gpu)}: lower {engine}"),
+        (rollout.cache_tokens < plan.max_model_len, f"one sequence needs {plan.max_model_len}: raise {engine}"),
+    )
+    tight = max(update.total, rollout.total) > _FULL * gpu
+    passed = f"{text}; a GPU has {gb(gpu)}"
+    broken = ((broken, f"{text}; {sentence}") for broken, sentence in rules)
+    return judged(broken, warn(f"{passed}, that is tight") if tight else ok(passed))
+
+
+_SHARED = 2_000_000_000
+"""Bytes of shared memory that should be there."""
+
+
+def check_host_memory(context: Context) -> Finding:
+    """Whether what is kept off the GPUs fits into this node."""
+    if not context.on_gpus:
+        return ok("not needed")
+    model = context.config.actor_rollout_ref
+    separate = model.actor.use_kl_loss and not model.model.lora_rank
+    need = resources.host(
+        context.shape,
+        Plan.of(context.final_config),
+        ranks=context.config.trainer.n_gpus_per_node,
+        reference_bytes=resources.stored_bytes(model.ref.fsdp_config) if separate else None,
+    )
+    have, shared = machine.memory(), machine.shared_memory()
+    text = f"about {gb(need)} for loading and offloading, the node has {gb(have)}"
+    if need <= have and shared is not None and shared < _SHARED:
+        cure = "which Ray, NCCL and vLLM share: give a container --shm-size=16g"
+        return warn(f"{text}; /dev/shm has only {gb(shared)}, {cure}")
+    return judged([(need > have, text)], ok(text))
+
+
+class Check(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    look: Callable[[Context], Finding]
+    before_start: bool = True  # takes seconds; else minutes, or the first stages of the run make it themselves
+    estimate: bool = False  # may be wrong: it keeps no run from starting
+
+
+CHECKS = (
+    Check("packages", check_packages),
+    Check("configuration", check_configuration),
+    Check("model", check_model),
+    Check("tokenizer", check_tokenizer),
+    Check("chat template", check_template),
+    Check("data", check_data, before_start=False),
+    Check("lengths", check_lengths, before_start=False),
+    Check("warm start", check_warm_start, before_start=False),
+    Check("batches", check_batches),
+    Check("reward", check_reward, before_start=False),
+    Check("embedder", check_embedder, before_start=False),
+    Check("loggers", check_loggers, before_start=False),
+    Check("finished stages", check_finished),
+    Check("disk", check_disk),
+    Check("ray", check_ray),
+    Check("nodes", check_nodes),
+    Check("CPUs", check_cpus),
+    Check("GPUs", check_gpus),
+    Check("GPU memory", check_gpu_memory, estimate=True),
+    Check("host memory", check_host_memory, estimate=True),
 )
 """All checks in the order of the table."""
 
-_AFTERWARDS = ("data", "lengths", "warm start", "reward", "embedder", "trackers")
-"""Checks that take minutes, or that the first stages make themselves."""
-_ESTIMATES = ("GPU memory", "host memory")
-"""Checks that may be wrong: they keep no run from starting."""
 
-_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    check: str
-    finding: Finding
-
-
-def run_checks(context: Context, checks: Sequence[tuple[str, Check]] = CHECKS) -> list[Row]:
-    """Run all checks; one that breaks is a failed one."""
-    rows: list[Row] = []
+def run_checks(context: Context, checks: Sequence[Check] = CHECKS) -> dict[str, Finding]:
+    """Run checks; one that breaks is a failed one. Returns what each found, by its name."""
+    findings: dict[str, Finding] = {}
     explained: dict[str, str] = {}
-    for name, check in checks:
+    for check in checks:
         try:
             # Libraries show progress bars and warnings of their own; what matters of them is in the finding.
             with contextlib.redirect_stderr(io.StringIO()):
-                finding = check(context)
+                finding = check.look(context)
         except MadeByRunError as later:
             finding = ok(str(later))
         except DeltaMemError as error:
             # What several checks need is explained once.
-            first = explained.setdefault(str(error), name)
-            finding = fail(str(error) if first == name else f"needs what {first!r} did not find")
+            first = explained.setdefault(str(error), check.name)
+            finding = fail(str(error) if first == check.name else f"needs what {first!r} did not find")
         except Exception as error:
             finding = fail(f"the check itself broke: {type(error).__name__}: {' '.join(str(error).split())}")
-        rows.append(Row(name, finding))
-    return rows
+        findings[check.name] = finding
+    return findings
 
 
 def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> int:
@@ -90,14 +690,15 @@ def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> 
         0, or 2 if the run would not start or not finish properly.
     """
     with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
-        rows = run_checks(Context(config, settings, Path(folder)))
-    _show(rows, console)
-    counts = Counter(row.finding.state for row in rows)
+        findings = run_checks(Context(config, settings, Path(folder)))
+    _show(findings, console)
+    counts = Counter(finding.state for finding in findings.values())
     if counts[State.FAIL]:
-        console.print(f"preflight: {counts[State.FAIL]} of {len(rows)} checks failed; the run would not work")
+        console.print(f"preflight: {counts[State.FAIL]} of {len(findings)} checks failed; the run would not work")
         return 2
     warnings = f", {counts[State.WARN]} with a warning" if counts[State.WARN] else ""
-    console.print(f"preflight: all {len(rows)} checks passed{warnings}; start with the same command without preflight=true")
+    start = "start with the same command without preflight=true"
+    console.print(f"preflight: all {len(findings)} checks passed{warnings}; {start}")
     return 0
 
 
@@ -111,24 +712,28 @@ def check_start(config: DictConfig, settings: TrainSettings, console: Console) -
     """
     if settings.cpu_threads is not None:
         return 0
-    checks = [entry for entry in CHECKS if entry[0] not in _AFTERWARDS]
+    checks = [check for check in CHECKS if check.before_start]
     with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
-        rows = run_checks(Context(config, settings, Path(folder), before_start=True), checks)
-    rows = [
-        Row(name, warn(finding.found) if name in _ESTIMATES and finding.state == State.FAIL else finding)
-        for name, finding in rows
-        if finding.state != State.OK
-    ]
-    if rows:
-        _show(rows, console)
-    if any(row.finding.state == State.FAIL for row in rows):
+        findings = run_checks(Context(config, settings, Path(folder), before_start=True), checks)
+    estimates = {check.name for check in checks if check.estimate}
+    findings = {
+        name: warn(finding.found) if name in estimates else finding
+        for name, finding in findings.items()
+        if finding.state is not State.OK
+    }
+    if findings:
+        _show(findings, console)
+    if any(finding.state is State.FAIL for finding in findings.values()):
         console.print("preflight: the run would not work; preflight=skip starts it all the same")
         return 2
     return 0
 
 
-def _show(rows: Sequence[Row], console: Console) -> None:
+_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+
+
+def _show(findings: Mapping[str, Finding], console: Console) -> None:
     table = Table("check", "", "found")
-    for row in rows:
-        table.add_row(row.check, Text(row.finding.state, style=_STYLES[row.finding.state]), Text(row.finding.found))
+    for name, finding in findings.items():
+        table.add_row(name, Text(finding.state, style=_STYLES[finding.state]), Text(finding.found))
     console.print(table)

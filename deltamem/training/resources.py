@@ -9,8 +9,22 @@ from omegaconf import DictConfig
 
 from deltamem.training.config import SupervisedConfig
 
-_HALF = 2
-"""A bfloat16 number."""
+_HALF, _FLOAT = 2, 4
+"""Bytes of a bfloat16 number and of a float32 number."""
+
+CONTEXTS = 3_000_000_000
+"""What the CUDA contexts of trainer and vLLM, NCCL's buffers, CUDA graphs and the allocator's gaps take on a GPU."""
+
+_PROCESS = 1_000_000_000
+"""The CUDA context of a warm start and its allocator's gaps, or a process with torch and transformers."""
+
+_EMBEDDER = 2_000_000_000
+"""Qwen3-Embedding-0.6B in bfloat16, a batch and a CUDA context, on the first GPU of a node."""
+
+
+def gb(count: int) -> str:
+    """A number of bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 @dataclass(frozen=True)
@@ -41,18 +55,21 @@ class ModelShape:
         )
 
     @property
+    def queries(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads, and of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
     def projections(self) -> tuple[tuple[int, int], ...]:
         """Inputs and outputs of the seven matrices of a layer."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return (
-            (self.hidden, queries),
-            (self.hidden, keys),
-            (self.hidden, keys),
-            (queries, self.hidden),
-            (self.hidden, self.mlp),
-            (self.hidden, self.mlp),
-            (self.mlp, self.hidden),
-        )
+        hidden, mlp = self.hidden, self.mlp
+        attention = ((hidden, self.queries), (hidden, self.keys), (hidden, self.keys), (self.queries, hidden))
+        return (*attention, (hidden, mlp), (hidden, mlp), (mlp, hidden))
 
     @property
     def layer_parameters(self) -> int:
@@ -76,16 +93,16 @@ class ModelShape:
     @property
     def cache_per_token(self) -> int:
         """Keys and values of one token in bfloat16."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * _HALF
+        return 2 * self.layers * self.keys * _HALF
 
-
-_FLOAT = 4
-
-CONTEXTS = 3_000_000_000
-"""What the CUDA contexts of trainer and vLLM, NCCL's buffers, CUDA graphs and the allocator's gaps take on a GPU."""
-
-_EMBEDDER = 2_000_000_000
-"""Qwen3-Embedding-0.6B in bfloat16, a batch and a CUDA context, on the first GPU of a node."""
+    def layer_activations(self, number: int = _HALF) -> int:
+        """Bytes a token that a layer keeps for its backward pass, in numbers of so many; attention keeps no scores."""
+        # Inputs of the matrices, projections, normed and rotated queries and keys, attention's output, four of the MLP.
+        half = (
+            2 * self.hidden + (self.queries + 2 * self.keys) + 2 * (self.queries + self.keys) + self.queries + 4 * self.mlp
+        )
+        # Norms are computed in float32.
+        return half * number + (2 * self.hidden + self.queries + self.keys) * _FLOAT
 
 
 def stored_bytes(fsdp: DictConfig) -> int:
@@ -144,33 +161,99 @@ class Plan:
             embedder=_EMBEDDER if str(config.deltamem.embedder.device).startswith("cuda") else 0,
         )
 
+    def stored(self, shape: ModelShape) -> tuple[int, int, int]:
+        """Bytes of weights, gradients and optimiser on one GPU."""
+        trained = shape.adapters(self.lora_rank) if self.lora_rank else shape.parameters
+        frozen = shape.parameters if self.lora_rank else 0
+        one = trained * self.weight_bytes
+        return (trained + frozen) * self.weight_bytes // self.shards, one // self.shards, 2 * one // self.shards
+
 
 @dataclass(frozen=True)
-class Update:
-    """Memory of a GPU at the peak of an update."""
+class Step:
+    """Memory at the peak of a training step."""
 
     weights: int
     gradients: int
     optimizer: int
-    gathered: int
     activations: int
     logits: int
-    embedder: int
-
-    @property
-    def tokens(self) -> int:
-        """What grows with the micro-batch. Logits are gone before the first layer is computed again: the larger counts."""
-        return max(self.activations, self.logits)
+    process: int  # contexts and gaps of the processes
+    gathered: int = 0
+    embedder: int = 0
+    tokens: int = 0  # what grows with the tokens of a micro-batch
 
     @property
     def fixed(self) -> int:
-        """What does not."""
-        return self.weights + self.gradients + self.optimizer + self.gathered + self.embedder + CONTEXTS
+        """What does not grow with the tokens."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.embedder + self.process
 
     @property
     def total(self) -> int:
         """All of it."""
         return self.fixed + self.tokens
+
+    def described(self, *parts: str) -> str:
+        """The total with these parts of it, for people."""
+        names = ", ".join(f"{part.replace('optimizer', 'optimiser')} {gb(getattr(self, part))}" for part in parts)
+        return f"{gb(self.total)} ({names})"
+
+
+def update(shape: ModelShape, plan: Plan) -> Step:
+    """The peak of forward and backward pass of GRPO over one micro-batch, on one GPU."""
+    weights, gradients, optimizer = (0, 0, 0) if plan.on_host else plan.stored(shape)
+    # Two layers (one is fetched ahead), embedding and head in bfloat16, and gradients of a layer and the head.
+    head = shape.vocabulary * shape.hidden
+    gathered = (2 * shape.layer_parameters + shape.vocabulary_parameters) * _HALF
+    if not plan.lora_rank:
+        gathered += (shape.layer_parameters + head) * _HALF
+    layer = shape.layer_activations()
+    if plan.checkpointing:
+        # The inputs of all layers, and one layer with its gradients.
+        kept, working = shape.layers * shape.hidden * _HALF, 2 * layer
+    else:
+        kept, working = shape.layers * layer, layer
+    # The logits and one copy; their gradient is written into them.
+    logits = 2 * shape.vocabulary * _HALF
+    # Without flash-attn every row's log-softmax is kept as well, in float32 under autocast.
+    logits += 0 if plan.flash else shape.vocabulary * _FLOAT
+    if plan.fused:
+        # The gradient of the hidden states, and that of the head in float32.
+        logits, gathered = shape.hidden * _FLOAT, gathered + head * _FLOAT
+    activations = plan.tokens * (kept + working)
+    # A dense mask, as booleans and as bfloat16 numbers.
+    activations += 0 if plan.flash else plan.tokens**2 * (1 + _HALF)
+    logits = plan.tokens * (kept + logits)
+    # Logits are gone before the first layer is computed again: the larger counts.
+    tokens = max(activations, logits)
+    return Step(weights, gradients, optimizer, activations, logits, CONTEXTS, gathered, plan.embedder, tokens)
+
+
+def trained_parameters(shape: ModelShape, options: SupervisedConfig) -> int:
+    """How many parameters a warm start trains."""
+    if options.lora_rank is not None:
+        return shape.adapters(options.lora_rank)
+    return shape.parameters if options.layers is None else min(options.layers, shape.layers) * shape.layer_parameters
+
+
+def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu: bool) -> Step:
+    """The peak of a supervised step on a GPU or in the process on a CPU; `own` tokens of a pass have logits."""
+    trained, number = trained_parameters(shape, options), _HALF if on_gpu else _FLOAT
+    adapters = options.lora_rank is not None
+    weights = shape.parameters * (number if adapters else _FLOAT) + (trained * _FLOAT if adapters else 0)
+    if on_gpu and not adapters:
+        # Autocast keeps what it has cast until the backward pass.
+        weights += trained * _HALF
+    layers = shape.layers if options.layers is None else min(options.layers, shape.layers)
+    layer = shape.layer_activations(number)
+    kept = layers * shape.hidden * number + 2 * layer if options.gradient_checkpointing else (layers + 1) * layer
+    # The logits as they come, in float32, their log-softmax and its gradient.
+    logits = own * shape.vocabulary * (3 * _FLOAT + (_HALF if on_gpu else 0))
+    activations = options.tokens * kept
+    # The allocator of a CPU keeps what passes of other widths have left. Measured with 12 layers of SmolLM2-135M: 8.2 GB, of
+    # which the rest is about 4.
+    tokens = (activations + logits) * (1 if on_gpu else 3)
+    return Step(weights, trained * _FLOAT, 2 * trained * _FLOAT, activations, logits, _PROCESS, tokens=tokens)
 
 
 @dataclass(frozen=True)
@@ -190,107 +273,9 @@ class Rollout:
         return self.training + self.engine + self.embedder + CONTEXTS
 
 
-def _stored(shape: ModelShape, plan: Plan) -> tuple[int, int, int]:
-    """Bytes of weights, gradients and optimiser on one GPU."""
-    trained = shape.adapters(plan.lora_rank) if plan.lora_rank else shape.parameters
-    frozen = shape.parameters if plan.lora_rank else 0
-    weights = (trained + frozen) * plan.weight_bytes // plan.shards
-    return weights, trained * plan.weight_bytes // plan.shards, 2 * trained * plan.weight_bytes // plan.shards
-
-
-def layer_activations(shape: ModelShape, number: int = _HALF) -> int:
-    """Bytes a token that one layer keeps for its backward pass, in numbers of so many; attention keeps no scores."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    # Inputs of the matrices, projections, normed and rotated queries and keys, attention's output, four of the MLP.
-    half = 2 * shape.hidden + (queries + 2 * keys) + 2 * (queries + keys) + queries + 4 * shape.mlp
-    # Norms are computed in float32.
-    full = 2 * shape.hidden + queries + keys
-    return half * number + full * _FLOAT
-
-
-def update(shape: ModelShape, plan: Plan) -> Update:
-    """The peak of forward and backward pass over one micro-batch."""
-    weights, gradients, optimizer = (0, 0, 0) if plan.on_host else _stored(shape, plan)
-    # Two layers (one is fetched ahead), embedding and head in bfloat16, and gradients of a layer and the head.
-    head = shape.vocabulary * shape.hidden
-    gathered = (2 * shape.layer_parameters + shape.vocabulary_parameters) * _HALF
-    if not plan.lora_rank:
-        gathered += (shape.layer_parameters + head) * _HALF
-    layer = layer_activations(shape)
-    if plan.checkpointing:
-        # The inputs of all layers, and one layer with its gradients.
-        kept, working = shape.layers * shape.hidden * _HALF, 2 * layer
-    else:
-        kept, working = shape.layers * layer, layer
-    # The logits and one copy; their gradient is written into them.
-    logits = 2 * shape.vocabulary * _HALF
-    # Without flash-attn every row's log-softmax is kept as well, in float32 under autocast.
-    logits += 0 if plan.flash else shape.vocabulary * _FLOAT
-    if plan.fused:
-        # The gradient of the hidden states, and that of the head in float32.
-        logits, gathered = shape.hidden * _FLOAT, gathered + head * _FLOAT
-    activations = plan.tokens * (kept + working)
-    # A dense mask, as booleans and as bfloat16 numbers.
-    activations += 0 if plan.flash else plan.tokens**2 * (1 + _HALF)
-    return Update(weights, gradients, optimizer, gathered, activations, plan.tokens * (kept + logits), plan.embedder)
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """Memory at the peak of a step of supervised fine-tuning, on a GPU or of the process on a CPU."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    gaps: int
-
-    @property
-    def fixed(self) -> int:
-        """What does not depend on the tokens of a pass."""
-        return self.weights + self.gradients + self.optimizer + _PROCESS
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.fixed + self.activations + self.logits + self.gaps
-
-
-_PROCESS = 1_000_000_000
-"""The CUDA context and its allocator's gaps, or a process with torch and transformers."""
-
-
-def trained_parameters(shape: ModelShape, options: SupervisedConfig) -> int:
-    """How many parameters a warm start trains."""
-    if options.lora_rank is not None:
-        return shape.adapters(options.lora_rank)
-    return shape.parameters if options.layers is None else min(options.layers, shape.layers) * shape.layer_parameters
-
-
-def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu: bool) -> WarmStart:
-    """The peak of a step, of whose pass `own` tokens are the assistant's: only they have logits."""
-    trained, number = trained_parameters(shape, options), _HALF if on_gpu else _FLOAT
-    adapters = options.lora_rank is not None
-    weights = shape.parameters * (number if adapters else _FLOAT) + (trained * _FLOAT if adapters else 0)
-    if on_gpu and not adapters:
-        # Autocast keeps what it has cast until the backward pass.
-        weights += trained * _HALF
-    layers = shape.layers if options.layers is None else min(options.layers, shape.layers)
-    layer = layer_activations(shape, number)
-    kept = layers * shape.hidden * number + 2 * layer if options.gradient_checkpointing else (layers + 1) * layer
-    # The logits as they come, in float32, their log-softmax and its gradient.
-    logits = own * shape.vocabulary * (3 * _FLOAT + (_HALF if on_gpu else 0))
-    activations = options.tokens * kept
-    # The allocator of a CPU keeps what passes of other widths have left. Measured with 12 layers of SmolLM2-135M: 8.2 GB, of
-    # which the rest is about 4.
-    gaps = 0 if on_gpu else 2 * (activations + logits)
-    return WarmStart(weights, trained * _FLOAT, 2 * trained * _FLOAT, activations, logits, gaps)
-
-
 def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
     """The peak while vLLM generates on a GPU of `gpu` bytes."""
-    stored, _, optimizer = _stored(shape, plan)
+    stored, _, optimizer = plan.stored(shape)
     training = (stored if plan.weights_stay else 0) + (optimizer if plan.optimizer_stays else 0)
     engine = int(gpu * plan.utilization)
     weights = (shape.parameters + (shape.adapters(plan.lora_rank) if plan.lora_rank else 0)) * _HALF // plan.tensor_parallel
@@ -306,7 +291,7 @@ def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | No
 
     `reference_bytes` is the size of a weight of the reference, which FSDP2 always keeps on the host; None without one.
     """
-    stored, _, optimizer = _stored(shape, plan)
+    stored, _, optimizer = plan.stored(shape)
     kept = ranks * ((0 if plan.weights_stay else stored) + (0 if plan.optimizer_stays else optimizer))
     if reference_bytes is not None:
         kept += ranks * shape.parameters * reference_bytes // plan.shards

@@ -1,12 +1,14 @@
-"""A Qwen3 model of about a million parameters and its tokenizer, from scratch, started so that it can copy."""
+"""A Qwen3 model of about a million parameters and its tokenizer, from scratch: started so that it can copy, then trained."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -16,9 +18,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from deltamem.episode import EpisodeConfig, MemoryField, Message
 from deltamem.sessions import LabelledSession
-from deltamem.training.config import TinyModelConfig
+from deltamem.training.config import TinyModelConfig, WarmStartConfig
 from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT
 from deltamem.training.teacher import target_trajectory
+from deltamem.training.warm_start import Batch, Descent, examples, pad
 
 _SHARED = 0.2
 """Value of embedding dimension 0 in every token: a constant from which position-only queries and keys can be made."""
@@ -262,3 +265,154 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def train(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    config: WarmStartConfig,
+    *,
+    seed: int,
+    report: Callable[[dict[str, Any]], None] = lambda figures: None,
+) -> None:
+    """Warm-start the model in place: copying, then target trajectories, so that GRPO begins above zero.
+
+    Args:
+        model: The tiny model; it stays on the device of the configuration.
+        tokenizer: Its tokenizer.
+        sessions: Each is used once a pass, with new omissions of the teacher.
+        episode: Prompts and limits of the policy.
+        config: Hyperparameters.
+        seed: Of the order of sessions and the omissions of the teacher.
+        report: Called after every step with its ``phase``, ``step``, ``loss`` and ``accuracy``.
+    """
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model.to(torch.device(config.device)).train()
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        Muon(matrices, lr=config.matrix_lr),
+        torch.optim.AdamW(others, lr=config.other_lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    descent = Descent(model, optimizers, config.copy_steps + config.steps, warm_up=30, decay_share=config.decay_share)
+    complete = round(config.complete_share * config.steps)
+
+    def taught(careless: tuple[float, float]) -> Iterator[Batch]:
+        return trajectory_batches(tokenizer, sessions, episode, config, rng, careless=careless)
+
+    phases = chain(
+        zip(repeat("copy"), islice(_copy_batches(len(tokenizer), config.batch_size, rng), config.copy_steps), strict=False),
+        zip(repeat("trajectories"), islice(taught((0.0, 0.0)), complete), strict=False),
+        zip(repeat("trajectories"), islice(taught(config.careless), config.steps - complete), strict=False),
+    )
+    for step, (phase, batch) in enumerate(phases, start=1):
+        figures = descent.take(step, [batch.to(config.device)])
+        report({"phase": phase, "step": step, "loss": figures["loss"], "accuracy": figures["accuracy"]})
+    model.eval()
+
+
+def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Iterator[Batch]:
+    """Random tokens, repeated after a random period; only the repetition is predictable."""
+    width, rows = 96, batch_size * 3 // 2
+    while True:
+        ids = torch.zeros((rows, width), dtype=torch.long)
+        weights = torch.zeros((rows, width))
+        for row in range(rows):
+            period = rng.randint(6, width // 2)
+            once = torch.tensor([rng.randrange(3, vocabulary) for _ in range(period)])
+            ids[row] = once.repeat(width // period + 1)[:width]
+            weights[row, period + 1 :] = 1.0
+        yield Batch(ids, weights)
+
+
+def trajectory_batches(
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    config: WarmStartConfig,
+    rng: random.Random,
+    *,
+    careless: tuple[float, float],
+) -> Iterator[Batch]:
+    """Batches of similar length: a few batches are drawn, sorted and cut, so that little is padded."""
+    weigh = Weigher(tokenizer, config)
+
+    def tokenize(messages: list[Message]) -> tuple[list[int], list[float]]:
+        token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
+        return token_ids, weigh(token_ids)
+
+    drawn = examples(sessions, episode, tokenize, careless=careless, rng=rng)
+    while True:
+        pool = sorted(islice(drawn, 8 * config.batch_size), key=lambda one: len(one.token_ids))
+        batches = [pool[start : start + config.batch_size] for start in range(0, len(pool), config.batch_size)]
+        rng.shuffle(batches)
+        yield from map(pad, batches)
+
+
+class Weigher:
+    """Loss weights of a tokenised conversation: what the assistant writes, what decides, and the rest."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: WarmStartConfig) -> None:
+        """Look the marks of turns and events up."""
+        self._start, self._end, self._assistant = tokenizer.convert_tokens_to_ids([TURN_START, TURN_END, "assistant"])
+        self._config = config
+        self._events = {index for token, index in tokenizer.get_vocab().items() if '"event"' in token}
+
+    def __call__(self, token_ids: Sequence[int]) -> list[float]:
+        """One weight a token."""
+        weights = []
+        own = False
+        for place, token in enumerate(token_ids):
+            # An assistant turn begins after "<start> assistant newline" and includes its end token.
+            if place >= 3 and token_ids[place - 3] == self._start:
+                own = token_ids[place - 2] == self._assistant
+            decides = token in self._events or token_ids[place - 1] in self._events
+            weights.append((self._config.decision_weight if decides else 1.0) if own else self._config.context_weight)
+            if token == self._end:
+                own = False
+        return weights
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose step is orthogonalised (Muon), in the precision of the weights and for all matrices of a shape at once.
+
+    `torch.optim.Muon` takes the same steps matrix by matrix in bfloat16, which a CPU without bfloat16 units emulates: there
+    it took as long as the whole backward pass of the tiny model.
+    """
+
+    def __init__(self, matrices: Sequence[Tensor], lr: float, momentum: float = 0.95) -> None:
+        """Take the matrices to train, each of shape ``(rows, columns)``."""
+        super().__init__(matrices, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step; every matrix needs a gradient."""
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for matrix in group["params"]:
+                by_shape[matrix.shape].append(matrix)
+            for (rows, columns), matrices in by_shape.items():
+                gradient = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
+                state = self.state[matrices[0]]
+                average = state.setdefault("average", torch.zeros_like(gradient))
+                average.lerp_(gradient, 1 - group["momentum"])
+                direction = _orthogonalised(gradient.lerp(average, group["momentum"]))
+                scale = group["lr"] * max(1.0, rows / columns) ** 0.5
+                torch._foreach_add_(matrices, list(direction.unbind()), alpha=-scale)
+
+
+def _orthogonalised(matrices: Tensor) -> Tensor:
+    """Bring all singular values of each matrix of a stack ``(n, rows, columns)`` near 1 (.7 to 1.2).
+
+    Five Newton-Schulz steps with the polynomial that Muon uses, which rises steeply near 0 instead of converging.
+    """
+    tall = matrices.shape[1] > matrices.shape[2]
+    wide: Tensor = matrices.mT if tall else matrices
+    wide = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = wide @ wide.mT
+        wide = 3.4445 * wide + (2.0315 * gram @ gram - 4.7750 * gram) @ wide
+    return wide.mT if tall else wide

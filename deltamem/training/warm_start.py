@@ -1,215 +1,367 @@
-"""Warm start of a model made from scratch: copying, then target trajectories, so that GRPO begins above zero."""
+"""The warm start: supervised training on the teacher's trajectories, on one device; of a pretrained model resumable.
+
+Trajectories of similar length are padded to the same width and read together; they are not packed into one row, because
+attention that is kept apart within a row needs a dense mask or kernels that a CPU lacks. Rows are padded behind, so the
+causal mask alone keeps the padding out.
+"""
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, Message
+from deltamem.errors import DeltaMemError
+from deltamem.runs import partial_file, remove_partial
 from deltamem.sessions import LabelledSession
-from deltamem.training.config import WarmStartConfig
-from deltamem.training.supervised import Batch, next_token_losses, pad, rate
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import TURN_END, TURN_START, chat_text
+from deltamem.training.config import SupervisedConfig
+from deltamem.training.data import Limits
+from deltamem.training.teacher import KINDS, target_trajectory
+
+CHECKPOINT = "checkpoint.pt"
+"""Trained weights, optimiser and step of an unfinished fine-tuning, in its folder."""
+
+_POOL = 16
+"""Passes' worth of trajectories that are sorted by length together."""
 
 
-class WarmStartStep(NamedTuple):
-    """Progress after one step; `accuracy` is that of the assistant's tokens."""
+class Example(NamedTuple):
+    """A trajectory with a name for messages."""
 
-    phase: str
-    step: int
-    loss: float
-    accuracy: float
+    key: str
+    token_ids: npt.NDArray[np.int32]
+    marks: npt.NDArray[Any]  # of each token its place in `KINDS`, or the weight of its loss
+
+    @property
+    def own(self) -> int:
+        """How many tokens are marked: where these are kinds, those that the assistant writes."""
+        return int((self.marks > 0).sum())
 
 
-class _Example(NamedTuple):
-    token_ids: list[int]
-    weights: list[float]
-
-
-def warm_start(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
+def examples(
     sessions: Sequence[LabelledSession],
     episode: EpisodeConfig,
-    config: WarmStartConfig,
+    tokenize: Callable[[list[Message]], tuple[Sequence[int], Sequence[float]]],
     *,
-    seed: int,
-    report: Callable[[WarmStartStep], None] = lambda step: None,
-) -> None:
-    """Train the model in place; it stays on the device of the configuration.
+    careless: tuple[float, float],
+    rng: random.Random,
+) -> Iterator[Example]:
+    """Target trajectories without end: every session once a pass, in another order and with other memories found.
 
     Args:
-        model: The tiny model.
-        tokenizer: Its tokenizer.
-        sessions: Each is used once a pass, with new omissions of the teacher.
-        episode: Prompts and limits of the policy.
-        config: Hyperparameters.
-        seed: Of the order of sessions and the omissions of the teacher.
-        report: Called after every step.
+        sessions: With their targets.
+        episode: Prompts and limits.
+        tokenize: Gives ids and marks of the messages of a trajectory.
+        careless: Range from which the teacher's chance to leave a fact out is drawn for each trajectory.
+        rng: Of all draws.
     """
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    model.to(torch.device(config.device)).train()
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers: list[torch.optim.Optimizer] = [
-        Muon(matrices, lr=config.matrix_lr),
-        torch.optim.AdamW(others, lr=config.other_lr, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    total = config.copy_steps + config.steps
-    copying = islice(_copy_batches(len(tokenizer), config.batch_size, rng), config.copy_steps)
-    complete = round(config.complete_share * config.steps)
-    trajectories = itertools.chain(
-        islice(_trajectory_batches(tokenizer, sessions, episode, config, rng, careless=(0.0, 0.0)), complete),
-        islice(
-            _trajectory_batches(tokenizer, sessions, episode, config, rng, careless=config.careless), config.steps - complete
-        ),
-    )
-    phases = itertools.chain((("copy", batch) for batch in copying), (("trajectories", batch) for batch in trajectories))
-    for step, (phase, batch) in enumerate(phases, start=1):
-        scale = rate(step, total, warm_up=30, decay_share=config.decay_share)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, peak in zip(groups, peaks, strict=True):
-            group["lr"] = peak * scale
-        loss, accuracy = _loss(model, batch.to(config.device))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        report(WarmStartStep(phase, step, float(loss.detach()), accuracy))
-    model.eval()
-
-
-class Muon(torch.optim.Optimizer):
-    """Momentum whose step is orthogonalised (Muon), in the precision of the weights and for all matrices of a shape at once.
-
-    `torch.optim.Muon` takes the same steps matrix by matrix in bfloat16, which a CPU without bfloat16 units emulates: there
-    it took as long as the whole backward pass of the tiny model.
-    """
-
-    def __init__(self, matrices: Sequence[Tensor], lr: float, momentum: float = 0.95) -> None:
-        """Take the matrices to train, each of shape ``(rows, columns)``."""
-        super().__init__(matrices, {"lr": lr, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step; every matrix needs a gradient."""
-        for group in self.param_groups:
-            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
-            for matrix in group["params"]:
-                by_shape[matrix.shape].append(matrix)
-            for (rows, columns), matrices in by_shape.items():
-                gradient = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                state = self.state[matrices[0]]
-                average = state.setdefault("average", torch.zeros_like(gradient))
-                average.lerp_(gradient, 1 - group["momentum"])
-                direction = orthogonalised(gradient.lerp(average, group["momentum"]))
-                scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-                torch._foreach_add_(matrices, list(direction.unbind()), alpha=-scale)
-
-
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """Bring all singular values of each matrix of a stack ``(n, rows, columns)`` near 1 (.7 to 1.2).
-
-    Five Newton-Schulz steps with the polynomial that Muon uses, which rises steeply near 0 instead of converging.
-    """
-    tall = matrices.shape[1] > matrices.shape[2]
-    found: Tensor = matrices.mT if tall else matrices
-    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        gram = found @ found.mT
-        found = 3.4445 * found + (2.0315 * gram @ gram - 4.7750 * gram) @ found
-    return found.mT if tall else found
-
-
-def _loss(model: Qwen3ForCausalLM, batch: Batch) -> tuple[Tensor, float]:
-    """Weighted cross-entropy of the next token, and the accuracy where the weight is at least 1."""
-    losses, right, weights = next_token_losses(model, batch)
-    return (losses * weights).sum() / weights.sum(), float(right[weights >= 1].float().mean())
-
-
-def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Iterator[Batch]:
-    """Random tokens, repeated after a random period; only the repetition is predictable."""
-    width, rows = 96, batch_size * 3 // 2
-    while True:
-        ids = torch.zeros((rows, width), dtype=torch.long)
-        weights = torch.zeros((rows, width))
-        for row in range(rows):
-            period = rng.randint(6, width // 2)
-            once = torch.tensor([rng.randrange(3, vocabulary) for _ in range(period)])
-            ids[row] = once.repeat(width // period + 1)[:width]
-            weights[row, period + 1 :] = 1.0
-        yield Batch(ids, weights)
-
-
-def _trajectory_batches(
-    tokenizer: PreTrainedTokenizerFast,
-    sessions: Sequence[LabelledSession],
-    episode: EpisodeConfig,
-    config: WarmStartConfig,
-    rng: random.Random,
-    *,
-    careless: tuple[float, float],
-) -> Iterator[Batch]:
-    """Batches of similar length: a few batches are drawn, sorted and cut, so that little is padded."""
-    weigh = _Weigher(tokenizer, config)
-    examples = _examples(tokenizer, sessions, episode, careless, rng, weigh)
-    while True:
-        drawn = sorted(islice(examples, 8 * config.batch_size), key=lambda example: len(example.token_ids))
-        batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
-        rng.shuffle(batches)
-        for batch in batches:
-            yield pad(batch, torch.float32)
-
-
-def _examples(
-    tokenizer: PreTrainedTokenizerFast,
-    sessions: Sequence[LabelledSession],
-    episode: EpisodeConfig,
-    careless: tuple[float, float],
-    rng: random.Random,
-    weigh: _Weigher,
-) -> Iterator[_Example]:
     order = list(range(len(sessions)))
     while True:
         rng.shuffle(order)
         for index in order:
-            messages = target_trajectory(sessions[index], episode, rng, drop=rng.uniform(*careless))
-            token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
-            yield _Example(token_ids, weigh(token_ids))
+            ids, marks = tokenize(target_trajectory(sessions[index], episode, rng, drop=rng.uniform(*careless)))
+            yield Example(sessions[index].key, np.array(ids, dtype=np.int32), np.array(marks))
 
 
-class _Weigher:
-    """Loss weights of a tokenised conversation: what the assistant writes, what decides, and the rest."""
+def plan(
+    drawn: Iterator[Example], *, passes: int, tokens: int, limits: Limits | None, window: int, rng: random.Random
+) -> list[list[Example]]:
+    """The examples of every pass of the whole training: similar in length, and at most `tokens` when padded.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: WarmStartConfig) -> None:
-        self._start = tokenizer.convert_tokens_to_ids(TURN_START)
-        self._end = tokenizer.convert_tokens_to_ids(TURN_END)
-        self._assistant = tokenizer.convert_tokens_to_ids("assistant")
-        self._config = config
-        vocabulary = tokenizer.get_vocab()
-        self._events = {index for token, index in vocabulary.items() if '"event"' in token}
+    Args:
+        drawn: Examples without end.
+        passes: How many passes are needed.
+        tokens: Most tokens of one pass, padding included.
+        limits: Of a rollout; None where they follow from the data.
+        window: Tokens that the model can read.
+        rng: Shuffles the passes, so that short and long ones alternate.
 
-    def __call__(self, token_ids: Sequence[int]) -> list[float]:
-        weights = []
-        own = False
-        for place, token in enumerate(token_ids):
-            # An assistant turn begins after "<start> assistant newline" and includes its end token.
-            if place >= 3 and token_ids[place - 3] == self._start:
-                own = token_ids[place - 2] == self._assistant
-            decides = token in self._events or token_ids[place - 1] in self._events
-            weights.append((self._config.decision_weight if decides else 1.0) if own else self._config.context_weight)
-            if token == self._end:
-                own = False
-        return weights
+    Raises:
+        DeltaMemError: If a trajectory does not fit; says which, and into what.
+    """
+    planned: list[list[Example]] = []
+    while len(planned) < passes:
+        pool: list[Example] = []
+        while sum(len(one.token_ids) for one in pool) < _POOL * tokens:
+            pool.append(next(drawn))
+            check(pool[-1], tokens=tokens, limits=limits, window=window)
+        pool.sort(key=lambda one: len(one.token_ids))
+        cut: list[list[Example]] = [[]]
+        for one in pool:
+            if (len(cut[-1]) + 1) * len(one.token_ids) > tokens:
+                cut.append([])
+            cut[-1].append(one)
+        rng.shuffle(cut)
+        planned += cut
+    return planned[:passes]
+
+
+def check(example: Example, *, tokens: int, limits: Limits | None, window: int) -> None:
+    """Refuse a trajectory that training could not read, or that no rollout could write.
+
+    Raises:
+        DeltaMemError: Names the session, what it needs, and the limit.
+    """
+    own = example.marks > 0
+    prompt = int(own.argmax())
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], own, [False]]).astype(np.int8)))
+    needs = [(len(own), window, "in all", "the model's window"), (len(own), tokens, "in all", "deltamem.warm_start.tokens")]
+    if limits is not None:
+        needs += [
+            (prompt + 1, limits.prompt, "for the prompt", "data.max_prompt_length"),
+            (len(own) - prompt, limits.response, "after the prompt", "data.max_response_length"),
+            (int((edges[1::2] - edges[::2]).max()), limits.turn, "for a turn", "deltamem.turn_tokens"),
+        ]
+    for need, limit, what, name in needs:
+        if need > limit:
+            raise DeltaMemError(
+                f"session {example.key}: the target trajectory needs {need} tokens {what}, {name} has {limit}; take shorter "
+                "sessions or a higher limit"
+            )
+
+
+class Batch(NamedTuple):
+    """Rows padded behind to one width, both of shape ``(rows, width)``."""
+
+    token_ids: Tensor
+    marks: Tensor  # as of an `Example`; 0 for padding
+
+    def to(self, device: str) -> Batch:
+        """The batch on a device."""
+        return Batch(self.token_ids.to(device), self.marks.to(device))
+
+
+def pad(rows: Sequence[Example], dtype: torch.dtype = torch.float32) -> Batch:
+    """Make a batch; `dtype` is that of the marks."""
+    shape = len(rows), max(len(one.token_ids) for one in rows)
+    token_ids, marks = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=dtype)
+    for row, one in enumerate(rows):
+        token_ids[row, : len(one.token_ids)] = torch.as_tensor(one.token_ids)
+        marks[row, : len(one.marks)] = torch.as_tensor(one.marks)
+    return Batch(token_ids, marks)
+
+
+def next_token_losses(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Predict the tokens of a batch that are marked.
+
+    Args:
+        model: A decoder of transformers with a head.
+        batch: Rows of tokens.
+
+    Returns:
+        Of every marked token its cross-entropy (with a gradient), whether it was the most likely one, and its mark, each
+        of shape ``(marked,)``.
+    """
+    hidden = model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state[:, :-1]
+    targets, marks = batch.token_ids[:, 1:], batch.marks[:, 1:]
+    chosen = marks > 0
+    # Only of marked tokens: the logits of all would take most of the memory.
+    logits = model.get_output_embeddings()(hidden[chosen]).float()
+    losses = F.cross_entropy(logits, targets[chosen], reduction="none")
+    return losses, logits.detach().argmax(-1) == targets[chosen], marks[chosen]
+
+
+@dataclass
+class Descent:
+    """Steps of a model down the weighted loss of its next tokens, on one schedule of the learning rates.
+
+    The rates of all optimisers rise over `warm_up` steps and fall to zero over the last `decay_share` of `steps`.
+    """
+
+    model: Any
+    optimizers: Sequence[torch.optim.Optimizer]
+    steps: int
+    warm_up: int
+    decay_share: float
+    max_grad_norm: float = 1.0
+    autocast: str | None = None  # device that computes in bfloat16
+
+    def __post_init__(self) -> None:
+        self._peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def take(self, step: int, batches: Sequence[Batch]) -> dict[str, float]:
+        """Take a step on batches whose marks are weights; returns its figures, the accuracy where a weight is at least 1."""
+        scale = min(1.0, step / max(self.warm_up, 1)) * min(1.0, (1 - step / (self.steps + 1)) / self.decay_share)
+        # Looked up each time: an optimiser that loads its state replaces its groups.
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, peak in zip(groups, self._peaks, strict=True):
+            group["lr"] = peak * scale
+        # Every token of the step counts alike, whichever batch it is in.
+        total = sum(batch.marks[:, 1:][batch.marks[:, 1:] > 0].sum() for batch in batches)
+        lost, right, own = 0.0, 0, 0
+        for batch in batches:
+            with torch.autocast(self.autocast, dtype=torch.bfloat16) if self.autocast else nullcontext():
+                losses, hits, weights = next_token_losses(self.model, batch)
+            loss = (losses * weights).sum() / total
+            loss.backward()  # type: ignore[no-untyped-call]
+            lost += float(loss.detach())
+            right, own = right + int(hits[weights >= 1].sum()), own + int((weights >= 1).sum())
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return {"loss": lost, "accuracy": right / own if own else 0.0, "grad_norm": float(norm), "lr": groups[0]["lr"]}
+
+
+@dataclass
+class Tuning:
+    """A fine-tuning of a pretrained model under way."""
+
+    model: Any
+    """A decoder of transformers, which is changed in place."""
+    config: SupervisedConfig
+    device: str
+    folder: Path
+    """Where its checkpoint is kept."""
+    identity: str
+    """Of all that the result depends on; a checkpoint of another one is not used."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        torch.manual_seed(0)
+        self._adapted = _choose_trained(self.model, config)
+        self.model.to(self.device).eval()
+        _check_head(self.model, self.device)
+        self.model.train()
+        if config.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        self._optimizer = torch.optim.AdamW(
+            self._trained.values(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
+        )
+        self._autocast = None if self.device == "cpu" else self.device
+        schedule = {"steps": config.steps, "warm_up": config.warm_up, "decay_share": config.decay_share}
+        self._descent = Descent(
+            self.model, [self._optimizer], **schedule, max_grad_norm=config.max_grad_norm, autocast=self._autocast
+        )
+        self.step = self._resume()
+        """The last step that was taken."""
+
+    def run(
+        self,
+        passes: Sequence[Sequence[Example]],
+        heldout: Sequence[Example],
+        *,
+        report: Callable[[dict[str, float]], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        """Train to the last step, or until `stop` says so.
+
+        Args:
+            passes: The examples of every pass, `config.passes` for each step.
+            heldout: Examples whose accuracy by kind of token is measured before, every `test_every` steps and at the end.
+            report: Takes the figures of a step as they come.
+            stop: Asked before every step; True saves a checkpoint and ends.
+        """
+        config = self.config
+        if self.step == 0 and not stop():
+            report({"step": 0, **self.measure(heldout)})
+        for step in range(self.step + 1, config.steps + 1):
+            if stop():
+                self._save()
+                break
+            begin = time.perf_counter()
+            chosen = passes[(step - 1) * config.passes : step * config.passes]
+            # What a model drops must not depend on where a tuning was resumed.
+            torch.manual_seed(step)
+            weighed = ([one._replace(marks=one.marks > 0) for one in rows] for rows in chosen)
+            figures = self._descent.take(step, [pad(rows).to(self.device) for rows in weighed])
+            seconds = time.perf_counter() - begin
+            tokens = sum(len(one.token_ids) for rows in chosen for one in rows)
+            figures |= {"tokens": tokens, "tokens_per_second": round(tokens / seconds, 1), "seconds": round(seconds, 3)}
+            if step % config.test_every == 0 or step == config.steps:
+                figures |= self.measure(heldout)
+            self.step = step
+            report({"step": step, **figures})
+            if step < config.steps and step % config.save_every == 0:
+                self._save()
+
+    @torch.no_grad()
+    def measure(self, heldout: Sequence[Example]) -> dict[str, float]:
+        """Share of the assistant's tokens that are the most likely ones after the teacher's, in all and by kind."""
+        right, total = torch.zeros(len(KINDS)), torch.zeros(len(KINDS))
+        self.model.eval()
+        ordered = sorted(heldout, key=lambda one: len(one.token_ids))
+        while ordered:
+            size = max(1, self.config.tokens // len(ordered[-1].token_ids))
+            with torch.autocast(self._autocast, dtype=torch.bfloat16) if self._autocast else nullcontext():
+                _, hits, kinds = next_token_losses(self.model, pad(ordered[-size:], torch.int8).to(self.device))
+            right += torch.bincount(kinds.long().cpu(), hits.float().cpu(), minlength=len(KINDS))
+            total += torch.bincount(kinds.long().cpu(), minlength=len(KINDS))
+            del ordered[-size:]
+        self.model.train()
+        if not total.sum():
+            return {}
+        by_kind = {kind: float(right[place] / total[place]) for place, kind in enumerate(KINDS) if total[place]}
+        shares = {"heldout/accuracy": float(right.sum() / total.sum())}
+        return shares | {f"heldout/accuracy/{kind}": share for kind, share in by_kind.items()}
+
+    def _save(self) -> None:
+        state = {
+            "identity": self.identity,
+            "step": self.step,
+            "weights": {name: weight.detach() for name, weight in self._trained.items()},
+            "optimizer": self._optimizer.state_dict(),
+        }
+        with partial_file(self.folder / CHECKPOINT) as partial:
+            torch.save(state, partial)
+
+    def _resume(self) -> int:
+        path = self.folder / CHECKPOINT
+        remove_partial(self.folder)
+        if not path.is_file():
+            return 0
+        try:
+            state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises what its unpickler, its archive or the file system do
+            raise DeltaMemError(f"{path}: no checkpoint that can be read; remove it to begin again") from error
+        if state["identity"] != self.identity:
+            return 0
+        with torch.no_grad():
+            for name, weight in self._trained.items():
+                weight.copy_(state["weights"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return int(state["step"])
+
+    def finish(self) -> Any:
+        """The model in evaluation mode, adapters added to its weights."""
+        model = self.model if self._adapted is None else self._adapted.merge_and_unload()
+        return model.requires_grad_(True).eval()
+
+
+@torch.no_grad()
+def _check_head(model: Any, device: str) -> None:
+    """Refuse a model that scales or caps what its last matrix gives: `next_token_losses` would train another one."""
+    token_ids = torch.tensor([[0, 1]], device=device)
+    hidden = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+    logits = model(input_ids=token_ids, use_cache=False).logits
+    if not torch.allclose(model.get_output_embeddings()(hidden), logits, atol=1e-3):
+        raise DeltaMemError(f"{type(model).__name__}: a warm start cannot train a model that scales or caps its logits")
+
+
+def _choose_trained(model: Any, config: SupervisedConfig) -> Any:
+    """Mark the weights that are trained; with adapters, returns peft's wrapper of the model."""
+    if config.lora_rank is not None:
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules="all-linear")
+        return get_peft_model(model, lora)
+    if config.layers is not None:
+        layers = model.base_model.layers
+        if config.layers > len(layers):
+            raise DeltaMemError(f"deltamem.warm_start.layers is {config.layers}, the model has {len(layers)}")
+        model.requires_grad_(False)
+        for layer in layers[len(layers) - config.layers :]:
+            layer.requires_grad_(True)
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deltamem.config import validated
 from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.preflight import CHECKS, Row, run_checks
-from deltamem.training.preflight_inputs import Context
+from deltamem.training.preflight import CHECKS, Context, Finding, run_checks
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
@@ -54,11 +53,11 @@ def context(folder: Path, values: Mapping[str, Any]) -> Context:
     return Context(*changed(values), folder)
 
 
-def finding(row_of: str, rows: Sequence[Row]) -> tuple[str, str]:
+def finding(name: str, findings: Mapping[str, Finding]) -> tuple[str, str]:
     """State and sentence of one check."""
-    return next((row.finding.state.value, row.finding.found) for row in rows if row.check == row_of)
+    return findings[name].state.value, findings[name].found
 
 
 def check(name: str, context: Context) -> tuple[str, str]:
     """Run one check by its name in the table."""
-    return finding(name, run_checks(context, [entry for entry in CHECKS if entry[0] == name]))
+    return finding(name, run_checks(context, [entry for entry in CHECKS if entry.name == name]))

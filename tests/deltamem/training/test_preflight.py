@@ -25,8 +25,7 @@ from deltamem.sessions import to_json_line
 from deltamem.training import cluster, machine
 from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.machine import Gpu, Imports, gpus, try_imports
-from deltamem.training.preflight import CHECKS, check_start, preflight, run_checks
-from deltamem.training.preflight_inputs import Context
+from deltamem.training.preflight import CHECKS, Check, Context, check_start, preflight, run_checks
 from deltamem.training.resources import ModelShape
 from deltamem.training.tiny import CHAT_TEMPLATE
 
@@ -80,7 +79,7 @@ def test_a_gpu_run_without_gpus_is_refused_and_nothing_is_written(
     monkeypatch.setattr(machine, "installed", lambda package: package != "vllm")
     before = sorted(tmp_path.rglob("*"))
     rows = run_checks(context(tmp_path / "scratch", values))
-    states = {row.check: row.finding.state.value for row in rows}
+    states = {name: found.state.value for name, found in rows.items()}
     assert {name for name, state in states.items() if state == "fail"} == {"GPUs", "packages"}, rows
     assert finding("packages", rows)[1].startswith("vLLM is not installed")
     state, estimate = finding("GPU memory", rows)
@@ -102,7 +101,7 @@ def test_the_command_ends_with_its_verdict_and_exit_code_2(values: dict[str, Any
 def test_what_the_run_makes_itself_is_not_missed(tmp_path: Path) -> None:
     config = resolved(composed("+experiment=tiny", f"deltamem.out={tmp_path}/run"))
     rows = run_checks(Context(config, validated(config.deltamem, TrainSettings), tmp_path))
-    assert [row for row in rows if row.finding.state != "ok"] == []
+    assert [found for found in rows.values() if found.state != "ok"] == []
     assert all(finding(name, rows)[1].startswith("made by the run") for name in ("data", "model"))
 
 
@@ -473,18 +472,18 @@ def test_a_check_that_breaks_is_a_failed_one_and_what_several_need_is_explained_
     def broken_check(_: Context) -> Any:
         raise ZeroDivisionError("division by zero")
 
-    rows = run_checks(context(tmp_path, values), [("odd", broken_check)])
+    rows = run_checks(context(tmp_path, values), [Check("odd", broken_check)])
     assert finding("odd", rows) == ("fail", "the check itself broke: ZeroDivisionError: division by zero")
     prepared = context(tmp_path, values)
     prepared.tokenizer = copy.copy(qwen_tokenizer(QWEN3))
     prepared.tokenizer.chat_template = None
     rows = run_checks(
-        prepared, [entry for entry in CHECKS if entry[0] in ("chat template", "lengths", "batches", "GPU memory")]
+        prepared, [entry for entry in CHECKS if entry.name in ("chat template", "lengths", "batches", "GPU memory")]
     )
-    failed = [(row.check, row.finding.found.partition(";")[0]) for row in rows if row.finding.state == "fail"]
+    failed = [(name, found.found.partition(";")[0]) for name, found in rows.items() if found.state == "fail"]
     told = "the tokenizer has no chat template"
     assert failed == [("chat template", told), ("lengths", "needs what 'chat template' did not find")]
-    both = [entry for entry in CHECKS if entry[0] in ("model", "tokenizer")]
+    both = [entry for entry in CHECKS if entry.name in ("model", "tokenizer")]
     rows = run_checks(context(tmp_path, values | {f"{MODEL}.path": "Nobody/Nothing-1B"}), both)
     assert finding("tokenizer", rows) == ("fail", "needs what 'model' did not find")
 

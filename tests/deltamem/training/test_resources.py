@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deltamem.training.config import SupervisedConfig
-from deltamem.training.resources import CONTEXTS, ModelShape, Plan, host, layer_activations, rollout, update, warm_start
+from deltamem.training.resources import CONTEXTS, ModelShape, Plan, host, rollout, update, warm_start
 
 QWEN3_8B = ModelShape(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocabulary=151936, tied=False)
 QWEN3_4B = ModelShape(36, 2560, 32, 8, 128, 9728, 151936, True)
@@ -47,7 +47,7 @@ def test_update_of_8b_on_eight_gpus() -> None:
     kept = 24576 * 36 * 4096 * 2
     assert found.logits == kept + 14_935_916_544
     # 77,824 bfloat16 and 13,312 float32 numbers a token, twice.
-    assert layer_activations(QWEN3_8B) == 77_824 * 2 + 13_312 * 4
+    assert QWEN3_8B.layer_activations() == 77_824 * 2 + 13_312 * 4
     assert found.activations == kept + 2 * 24576 * 208_896
     assert found.total == 4_095_367_680 * 4 + found.gathered + kept + 14_935_916_544 + CONTEXTS
     assert 45e9 < found.total < 60e9
@@ -86,7 +86,7 @@ def test_host_memory() -> None:
 
 def test_without_checkpointing_every_layer_is_kept() -> None:
     whole = update(QWEN3_06B, replace(PAPER, checkpointing=False, tokens=1000))
-    assert whole.activations == 1000 * (28 + 1) * layer_activations(QWEN3_06B)
+    assert whole.activations == 1000 * (28 + 1) * QWEN3_06B.layer_activations()
 
 
 def test_attention_without_flash_attn_fused_kernels_offloading_and_an_embedder() -> None:
@@ -115,7 +115,7 @@ def test_a_step_of_a_warm_start() -> None:
     found = warm_start(QWEN3_06B, options, own=300, on_gpu=True)
     # Float32 weights and what autocast has cast of them; the inputs of 28 layers and one of them twice.
     assert (found.weights, found.gradients, found.optimizer) == (6 * count, 4 * count, 8 * count)
-    assert found.activations == 1000 * (28 * 1024 * 2 + 2 * layer_activations(QWEN3_06B))
+    assert found.activations == 1000 * (28 * 1024 * 2 + 2 * QWEN3_06B.layer_activations())
     assert found.logits == 300 * 151936 * 14
     assert found.total == found.fixed + found.activations + found.logits
     on_cpu = warm_start(QWEN3_06B, options, own=300, on_gpu=False)
@@ -124,7 +124,7 @@ def test_a_step_of_a_warm_start() -> None:
     layers = options.model_copy(update={"layers": 2, "gradient_checkpointing": False})
     few = warm_start(QWEN3_06B, layers, own=300, on_gpu=False)
     assert (few.weights, few.gradients) == (4 * count, 4 * 2 * QWEN3_06B.layer_parameters)
-    assert few.activations == 1000 * 3 * layer_activations(QWEN3_06B, 4)
+    assert few.activations == 1000 * 3 * QWEN3_06B.layer_activations(4)
     adapters = options.model_copy(update={"lora_rank": 32})
     large = warm_start(QWEN3_8B, adapters, own=300, on_gpu=True)
     assert large.weights == 2 * 8_190_735_360 + 4 * 87_293_952 and large.optimizer == 8 * 87_293_952

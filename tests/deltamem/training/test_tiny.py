@@ -21,8 +21,8 @@ from deltamem.training.tiny import (
     new_model,
     scaffolds,
     structured_start,
+    train,
 )
-from deltamem.training.warm_start import warm_start
 
 EPISODES = [
     COMPACT,
@@ -148,7 +148,7 @@ def test_the_structured_start_learns_to_copy_far_sooner_than_a_plain_start():
     vocabulary = MagicMock(get_vocab=dict, convert_tokens_to_ids=lambda token: 0)  # as much of a tokenizer as copying needs
     vocabulary.__len__.return_value = 300
     for model in (plain, structured):
-        warm_start(model, vocabulary, [], COMPACT, WarmStartConfig(copy_steps=20, steps=0, batch_size=8), seed=0)
+        train(model, vocabulary, [], COMPACT, WarmStartConfig(copy_steps=20, steps=0, batch_size=8), seed=0)
     before, after = copying_accuracy(plain), copying_accuracy(structured)
     assert after > 0.5 and after > before + 0.4, (before, after)
 

@@ -25,7 +25,7 @@ from deltamem.training.config import (
     unknown_keys,
 )
 from deltamem.training.pipeline import stages
-from deltamem.training.preflight_inputs import Context, check_batches
+from deltamem.training.preflight import Context, check_batches
 
 
 def names(group: str) -> list[str]:

@@ -1,132 +1,480 @@
-"""The warm start: the loss covers what the assistant writes, falls, and is determined by the seed."""
+"""Supervised fine-tuning of a pretrained model: what is trained, passes, resuming, limits, and the stage in a run."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
-from transformers import Qwen3ForCausalLM
+from chat_cases import qwen_tokenizer
+from preflight_cases import composed, resolved
+from rich.console import Console
+from smol_cases import needs_smol, smol_folder
+from tiny_cases import COMPACT, sessions
+from training_cases import write_sessions
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from deltamem.training.config import WarmStartConfig
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import chat_text, new_model
-from deltamem.training.warm_start import Muon, WarmStartStep, _trajectory_batches, _Weigher, warm_start
+from deltamem.config import validated
+from deltamem.errors import DeltaMemError
+from deltamem.runs import RunStoppedError, run_stages
+from deltamem.training import pipeline
+from deltamem.training.config import SupervisedConfig, TrainSettings
+from deltamem.training.data import Limits
+from deltamem.training.interruption import apart
+from deltamem.training.launch import changed_since
+from deltamem.training.model_card import front_matter
+from deltamem.training.pipeline import stages
+from deltamem.training.pretrained import chatml
+from deltamem.training.teacher import TrajectoryTokenizer
+from deltamem.training.warm_start import CHECKPOINT, Example, Tuning, check, examples, next_token_losses, pad, plan
 
-FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
-"""Faster than the defaults, because the rate still rises for thirty steps."""
-
-
-def train(config: WarmStartConfig, seed: int) -> tuple[Qwen3ForCausalLM, list[WarmStartStep]]:
-    model = new_model(SMALL, tokenizer_for(), seed=0)
-    steps: list[WarmStartStep] = []
-    warm_start(model, tokenizer_for(), sessions(), COMPACT, config, seed=seed, report=steps.append)
-    return model, steps
-
-
-def test_the_weights_cover_exactly_what_the_assistant_writes():
-    tokenizer = tokenizer_for()
-    config = WarmStartConfig(context_weight=0.25, decision_weight=3.0)
-    weigh = _Weigher(tokenizer, config)
-    turns = set()
-    for number in range(0, len(sessions()), 7):
-        messages = target_trajectory(sessions()[number], COMPACT, random.Random(number), drop=0.0)
-        token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
-        # Rendering message by message tells which tokens each message is made of.
-        expected = []
-        for count, message in enumerate(messages):
-            rendered = chat_text(messages[: count + 1], tokenizer)
-            own = [False] * (len(tokenizer(rendered, add_special_tokens=False)["input_ids"]) - len(expected))
-            if message["role"] == "assistant":
-                # Between the three tokens of "<|im_start|>assistant\n" and the final line end.
-                own[3:-1] = [True] * (len(own) - 4)
-            expected += own
-        weights = weigh(token_ids)
-        assert [weight >= 1.0 for weight in weights] == expected
-        assert {weight for weight, own in zip(weights, expected, strict=True) if not own} == {0.25}
-        ends = [place for place, token in enumerate(token_ids) if token == tokenizer.eos_token_id]
-        assert [weights[place] for place in ends] == [0.25, 0.25, 1.0, 0.25, 1.0][: len(messages)]
-        turns.add(len(messages))
-    assert turns == {3, 5}, "with a search and without one"
+OPTIONS: dict[str, Any] = {
+    **{"kind": "pretrained", "steps": 6, "tokens": 2048, "passes": 2, "layers": None, "lora_rank": None, "lr": 3e-3},
+    **{"warm_up": 1, "decay_share": 0.5, "weight_decay": 0.0, "max_grad_norm": 1.0, "gradient_checkpointing": False},
+    **{"careless": (0.0, 0.0), "heldout_sessions": 4, "test_every": 3, "save_every": 2},
+}
 
 
-def test_event_and_target_weigh_more():
-    tokenizer = tokenizer_for()
-    weigh = _Weigher(tokenizer, WarmStartConfig(decision_weight=3.0))
-    labelled = next(item for item in sessions() if {op.event for op in item.operations} == {"ADD", "UPDATE", "NONE"})
-    messages = target_trajectory(labelled, COMPACT, random.Random(0), drop=0.0)
-    token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
-    tokens = tokenizer.convert_ids_to_tokens(token_ids)
-    heavy = {token for token, weight in zip(tokens, weigh(token_ids), strict=True) if weight == 3.0}
-    targets = {operation.target_memory_id for operation in labelled.operations if operation.target_memory_id}
-    assert targets <= heavy
-    assert {'.", "event": "ADD"}', '.", "event": "UPDATE", "target_memory_id": "'} <= heavy
-    # Besides events and ids only what follows directly on an ADD.
-    assert all('"event"' in token or token in targets or token in (', {"text": "', "]}</outputs>") for token in heavy)
+def options(**changes: Any) -> SupervisedConfig:
+    return SupervisedConfig(**{**OPTIONS, **changes})
 
 
-def test_the_loss_falls():
-    model, steps = train(FEW_STEPS, seed=1)
-    assert [step.step for step in steps] == list(range(1, 31))
-    assert [step.phase for step in steps] == ["copy"] * 3 + ["trajectories"] * 27
-    losses = [step.loss for step in steps if step.phase == "trajectories"]
-    assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
-    accuracies = [step.accuracy for step in steps if step.phase == "trajectories"]
-    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
-    assert sum(accuracies[-5:]) / 5 > accuracies[0] + 0.1
-    assert not model.training
-    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+def new_model(layers: int = 2, dropout: float = 0.0) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    tokenizer = qwen_tokenizer(chatml())
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    shape = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, attention_dropout=dropout, **sizes, **ends)
+    return LlamaForCausalLM(shape)
 
 
-def test_the_same_seed_gives_the_same_weights():
-    config = WarmStartConfig(copy_steps=2, steps=3, batch_size=4)
-
-    def weights(seed: int) -> list[torch.Tensor]:
-        return [weight.detach() for weight in train(config, seed)[0].parameters()]
-
-    first, again, other = weights(1), weights(1), weights(2)
-    assert all(torch.equal(left, right) for left, right in zip(first, again, strict=True))
-    assert not all(torch.equal(left, right) for left, right in zip(first, other, strict=True))
+@cache
+def drawn(count: int) -> list[Example]:
+    tokenize = TrajectoryTokenizer(qwen_tokenizer(chatml()), model_type="llama", template_kwargs={})
+    found = examples(sessions(), COMPACT, tokenize, careless=(0.0, 0.0), rng=random.Random(0))
+    return list(islice(found, count))
 
 
-@pytest.mark.parametrize(("copy_steps", "steps"), [(0, 2), (2, 0)])
-def test_either_phase_may_be_left_out(copy_steps, steps):
-    _, reported = train(WarmStartConfig(copy_steps=copy_steps, steps=steps, batch_size=2), seed=0)
-    assert [step.phase for step in reported] == ["copy"] * copy_steps + ["trajectories"] * steps
+def tuned(
+    folder: Path, config: SupervisedConfig, *, stop_at: int | None = None, dropout: float = 0.0
+) -> tuple[Tuning, list[dict[str, float]]]:
+    rows = drawn(24)
+    passes = [rows[2 * number : 2 * number + 2] for number in range(12)]
+    folder.mkdir(exist_ok=True)
+    tuning, records = Tuning(new_model(dropout=dropout), config, "cpu", folder, "same"), list[dict[str, float]]()
+    tuning.run(passes, rows[:3], report=records.append, stop=lambda: tuning.step == stop_at)
+    return tuning, records
 
 
-def test_the_teacher_is_complete_first_and_careless_afterwards(monkeypatch):
-    phases: list[tuple[float, float]] = []
-    written: list[float] = []
-
-    def batches(*args, careless, **kwargs):
-        phases.append(careless)
-        for batch in _trajectory_batches(*args, careless=careless, **kwargs):
-            written.append(float((batch.marks >= 1).sum(1).float().mean()))
-            yield batch
-
-    monkeypatch.setattr("deltamem.training.warm_start._trajectory_batches", batches)
-    config = WarmStartConfig(copy_steps=1, steps=8, batch_size=4, complete_share=0.5, careless=(1.0, 1.0))
-    _, reported = train(config, seed=0)
-    assert phases == [(0.0, 0.0), (1.0, 1.0)]
-    assert [step.phase for step in reported] == ["copy"] + ["trajectories"] * 8
-    # A careless teacher writes one fact where the complete one writes two or more.
-    assert sum(written[4:]) < 0.75 * sum(written[:4])
+def test_the_loss_falls_and_the_accuracy_is_measured_by_kind(tmp_path: Path) -> None:
+    tuning, records = tuned(tmp_path, options())
+    assert [record["step"] for record in records] == list(range(7))
+    assert records[-1]["loss"] < 0.95 * records[1]["loss"]
+    measured = [record["step"] for record in records if "heldout/accuracy" in record]
+    assert measured == [0, 3, 6]
+    kinds = {name.rpartition("/")[2] for name in records[-1] if name.startswith("heldout/accuracy/")}
+    assert kinds == {"format", "query", "text", "event", "id"}
+    assert all(0.0 <= record["accuracy"] <= 1.0 and record["tokens_per_second"] > 0 for record in records[1:])
+    assert [record["lr"] for record in records[1:4]] == [3e-3] * 3 and records[-1]["lr"] < 2e-3
+    assert not tuning.finish().training
 
 
-def test_muon_takes_the_steps_of_torch_muon():
-    # Theirs works in bfloat16, so single entries differ in the third digit.
-    generator = torch.Generator().manual_seed(0)
-    start = [torch.randn(shape, generator=generator) for shape in ((96, 32), (32, 96), (32, 32), (96, 32))]
-    ours, theirs = ([torch.nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
-    optimizers = (Muon(ours, lr=0.1), torch.optim.Muon(theirs, lr=0.1, weight_decay=0.0, momentum=0.95))
-    for _ in range(4):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for one, other, before in zip(ours, theirs, start, strict=True):
-        moved, expected = (one - before).detach(), (other - before).detach()
-        assert torch.linalg.matrix_norm(moved - expected) < 0.02 * torch.linalg.matrix_norm(expected)
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.3}, {"lora_rank": 2}])
+def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
+    drops = {"dropout": changes["dropout"]} if "dropout" in changes else {}
+    config = options(**{key: value for key, value in changes.items() if key not in drops})
+    whole, _ = tuned(tmp_path / "whole", config, **drops)
+    stopped, first = tuned(tmp_path / "parts", config, stop_at=3, **drops)
+    assert stopped.step == 3 and (tmp_path / "parts" / CHECKPOINT).is_file()
+    # How often it is measured makes no difference.
+    resumed, rest = tuned(tmp_path / "parts", config.model_copy(update={"test_every": 1}), **drops)
+    assert [record["step"] for record in (*first, *rest)] == list(range(7))
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    # What was made with other settings is not gone on with, and what cannot be read is said. What a killed save left goes.
+    partial = tmp_path / "parts" / f".{CHECKPOINT}.partial"
+    partial.touch()
+    other = Tuning(new_model(), options(), "cpu", tmp_path / "parts", "other")
+    assert other.step == 0 and not partial.exists()
+    (tmp_path / "parts" / CHECKPOINT).write_bytes(b"PK cut")
+    with pytest.raises(DeltaMemError, match="no checkpoint that can be read"):
+        tuned(tmp_path / "parts", options())
+
+
+def test_passes_of_a_step_count_like_one(tmp_path: Path) -> None:
+    rows = drawn(6)
+    models = [new_model(), new_model()]
+    for model, passes in zip(models, ([rows], [rows[:1], rows[1:]]), strict=True):
+        config = options(passes=len(passes), steps=1, tokens=10**6)
+        Tuning(model, config, "cpu", tmp_path, "x").run(passes, [], report=lambda record: None, stop=lambda: False)
+    for one, other, start in zip(*(model.parameters() for model in (*models, new_model())), strict=True):
+        assert torch.allclose(one, other, atol=2e-5) and not torch.equal(one, start)
+
+
+@pytest.mark.parametrize("changes", [{"layers": 1}, {"lora_rank": 2}, {"gradient_checkpointing": True}])
+def test_only_what_is_chosen_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
+    tuning, records = tuned(tmp_path, options(**changes))
+    model, start = tuning.finish(), new_model().state_dict()
+    found = model.state_dict()
+    assert found.keys() == start.keys()
+    changed = {name for name in start if not torch.equal(found[name], start[name])}
+    layer = {name for name in start if name.startswith("model.layers.1.")}
+    if "layers" in changes:
+        assert changed == layer
+    elif "lora_rank" in changes:
+        assert changed == {name for name in start if "_proj." in name}
+        assert all(int(torch.linalg.matrix_rank(found[name] - start[name], rtol=1e-3)) <= 2 for name in changed)
+    else:
+        assert changed == set(start)
+    assert records[-1]["loss"] < records[1]["loss"] and all(weight.requires_grad for weight in model.parameters())
+
+
+def test_more_layers_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match=r"deltamem\.warm_start\.layers is 3, the model has 2"):
+        tuned(tmp_path, options(layers=3))
+
+
+def test_padding_changes_nothing() -> None:
+    model, rows = new_model().eval(), sorted(drawn(5), key=lambda one: len(one.token_ids))
+    assert len(rows[0].token_ids) < len(rows[-1].token_ids)
+    with torch.no_grad():
+        together, hits, kinds = next_token_losses(model, pad(rows, torch.int8))
+        alone = [next_token_losses(model, pad([one], torch.int8))[0] for one in rows]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+    # Exactly the assistant's tokens, each predicted from what stands before it.
+    assert len(together) == len(hits) == sum(one.own for one in rows)
+    assert kinds.tolist() == [kind for one in rows for kind in one.marks if kind > 0]
+
+
+def test_passes_are_filled_with_neighbours_in_length() -> None:
+    found = plan(iter(drawn(120)), passes=8, tokens=2048, limits=None, window=8192, rng=random.Random(0))
+    widths = [max(len(one.token_ids) for one in rows) for rows in found]
+    assert len(found) == 8 and all(width * len(rows) <= 2048 for width, rows in zip(widths, found, strict=True))
+    padded = sum(width * len(rows) for width, rows in zip(widths, found, strict=True))
+    real = sum(len(one.token_ids) for rows in found for one in rows)
+    assert real > 0.93 * padded > 0.93 * 0.7 * 8 * 2048
+    assert widths != sorted(widths), "short and long ones alternate"
+
+
+def test_every_session_of_a_pass_over_the_data_turns_up() -> None:
+    count = len(sessions())
+    taken: list[Example] = []
+
+    def source() -> Iterator[Example]:
+        for one in drawn(2 * count):
+            taken.append(one)
+            yield one
+
+    def planned(passes: int) -> list[list[Example]]:
+        taken.clear()
+        return plan(source(), passes=passes, tokens=1024, limits=None, window=8192, rng=random.Random(0))
+
+    passes = 1
+    while len(planned(passes)) == passes and len(taken) < count:
+        passes += 1
+    # As many as the examples that were taken fill.
+    needed = len(taken)
+    while planned(passes + 1) and len(taken) == needed:
+        passes += 1
+    found = planned(passes)
+    assert sorted(one.key for rows in found for one in rows) == sorted(one.key for one in taken)
+    assert {one.key for one in taken} == {one.key for one in sessions()}
+    longest = max(taken, key=lambda one: len(one.token_ids))
+    assert any(one is longest for rows in found for one in rows)
+
+
+def test_dropping_ends_where_it_is_measured(tmp_path: Path) -> None:
+    tuning = Tuning(new_model(dropout=0.5), options(), "cpu", tmp_path, "x")
+    drops: list[bool] = []
+    tuning.model.base_model.register_forward_pre_hook(lambda module, _given: drops.append(module.training))
+    tuning.measure(drawn(3))
+    tuning.run([[one] for one in drawn(2)], [], report=lambda record: None, stop=lambda: tuning.step == 1)
+    assert drops == [False, True, True]
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = GraniteForCausalLM(GraniteConfig(vocab_size=64, logits_scaling=8.0, num_key_value_heads=2, **sizes))
+    with pytest.raises(DeltaMemError, match="GraniteForCausalLM: a warm start cannot train a model that scales or caps"):
+        Tuning(model, options(), "cpu", tmp_path, "x")
+
+
+def row(prompt: int, *turns: int) -> Example:
+    """A trajectory of a prompt and turns of the assistant with one token between them."""
+    kinds = [0] * prompt + [kind for turn in turns for kind in (*[1] * turn, 0)][:-1]
+    return Example("p0/0", np.zeros(len(kinds), dtype=np.int32), np.array(kinds, dtype=np.int8))
+
+
+@pytest.mark.parametrize(
+    ("limits", "tokens", "window", "sentence"),
+    [
+        (Limits(10, 50, 20), 100, 100, r"needs 11 tokens for the prompt, data\.max_prompt_length has 10"),
+        (Limits(11, 20, 20), 100, 100, r"needs 21 tokens after the prompt, data\.max_response_length has 20"),
+        (Limits(11, 21, 12), 100, 100, r"needs 15 tokens for a turn, deltamem\.turn_tokens has 12"),
+        (None, 30, 100, r"needs 31 tokens in all, deltamem\.warm_start\.tokens has 30"),
+        (None, 100, 30, r"needs 31 tokens in all, the model's window has 30"),
+    ],
+)
+def test_a_trajectory_that_does_not_fit_is_one_sentence(
+    limits: Limits | None, tokens: int, window: int, sentence: str
+) -> None:
+    check(row(10, 5, 15), tokens=100, limits=Limits(11, 21, 15), window=31)
+    with pytest.raises(DeltaMemError, match=f"^session p0/0: the target trajectory {sentence}"):
+        check(row(10, 5, 15), tokens=tokens, limits=limits, window=window)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A pretrained model of 30 thousand parameters."""
+    folder = tmp_path / "start"
+    new_model().save_pretrained(folder)
+    qwen_tokenizer(chatml()).save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\nbase_model: someone/small\n---\n")
+    return folder
+
+
+def overrides(out: Path, start: Path, *more: str) -> list[str]:
+    given = {**OPTIONS, "careless": "[0.0,0.5]", "tokens": 1024, "passes": 1}
+    sessions = write_sessions(out.parent / "sessions.jsonl", train=24, heldout=4)
+    return [
+        *("+experiment=smollm135m", "deltamem.synth=null"),
+        *(f"deltamem.warm_start.{key}={'null' if value is None else value}" for key, value in given.items()),
+        *(f"deltamem.out={out}", f"deltamem.sessions={sessions}", f"actor_rollout_ref.model.path={start}"),
+        *("deltamem.data.skip_people=8", "deltamem.data.heldout_sessions=4"),
+        *("data.max_prompt_length=640", "data.max_response_length=640", "deltamem.turn_tokens=320"),
+        *more,
+    ]
+
+
+def stage(out: Path, start: Path, *more: str) -> tuple[Any, Any, pipeline.Stage]:
+    """The resolved configuration, the settings and the stage of the warm start."""
+    config = resolved(composed(*overrides(out, start, *more)))
+    settings = validated(config.deltamem, TrainSettings)
+    listed: Sequence[pipeline.Stage] = stages(config, settings, Console(quiet=True))
+    return config, settings, next(one for one in listed if one.name == "warm_start")
+
+
+def test_the_stage_goes_on_and_grpo_starts_from_its_model(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    config, settings, found = stage(out, start)
+    add = pipeline.MetricsFile.add
+
+    def ask(self: pipeline.MetricsFile, record: dict[str, float]) -> None:
+        if record["step"] == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return add(self, record)
+
+    monkeypatch.setattr(pipeline.MetricsFile, "add", ask)
+    with pytest.raises(RunStoppedError, match="warm_start: stopped with a checkpoint after step 1 of 6; the same command"):
+        found.run()
+    assert not found.output.exists()
+    monkeypatch.undo()
+    found.run()
+    records = [json.loads(line) for line in (out / "warm_start.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(7))
+    model = AutoModelForCausalLM.from_pretrained(found.output)
+    assert model.config.model_type == "llama" and not (out / "warm_start" / CHECKPOINT).exists()
+    assert json.loads((found.output / "episode.json").read_text())["thinking"] is False
+    assert front_matter(found.output) == {"license": "apache-2.0", "base_model": "someone/small"}
+    assert pipeline.final(config, settings)[0].actor_rollout_ref.model.path == str(found.output)
+    assert config.actor_rollout_ref.model.path == str(start), "the preflight looks at what there is"
+
+
+def test_the_stage_depends_on_what_its_result_does(tmp_path: Path, start: Path) -> None:
+    def inputs(*more: str) -> Any:
+        return stage(tmp_path / "run", start, *more)[2].inputs
+
+    first = inputs()
+    assert inputs() == first
+    for change in ("deltamem.warm_start.lr=1e-4", "deltamem.turn_tokens=310", "deltamem.data.skip_people=9"):
+        assert inputs(change) != first
+    assert inputs("actor_rollout_ref.actor.optim.lr=1e-3") == first
+
+
+@pytest.mark.parametrize("key", ["save_every", "test_every", "heldout_sessions"])
+def test_how_often_it_is_saved_and_measured_changes_nothing(tmp_path: Path, start: Path, key: str) -> None:
+    config, _, first = stage(tmp_path / "run", start)
+    other, _, found = stage(tmp_path / "run", start, f"deltamem.warm_start.{key}=1")
+    assert found.inputs == first.inputs
+    identity = tmp_path / "identity.json"
+    changed_since(identity, config, resuming=False)
+    assert [line.partition("=")[0] for line in changed_since(identity, other, resuming=True)] == [
+        f"deltamem.warm_start.{key}"
+    ]
+
+
+def edit_template(folder: Path) -> None:
+    path = folder / "chat_template.jinja"
+    path.write_text(path.read_text() + "{# #}")
+
+
+def edit_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def touch(folder: Path) -> None:
+    os.utime(folder / "model.safetensors", (1, 1))
+    (folder / "README.md").write_text("Said better.")
+
+
+@pytest.mark.parametrize(
+    ("edit", "changed"),
+    [(edit_template, {"lengths", "warm_start"}), (edit_weights, {"warm_start"}), (touch, set())],
+)
+def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(
+    tmp_path: Path, start: Path, edit: Callable[[Path], None], changed: set[str]
+) -> None:
+    def inputs(folder: Path) -> dict[str, Any]:
+        config = resolved(composed(*overrides(tmp_path / "run", folder, "deltamem.limits.fit=true")))
+        listed = stages(config, validated(config.deltamem, TrainSettings), Console(quiet=True))
+        return {one.name: one.inputs for one in listed if one.name in ("lengths", "warm_start")}
+
+    first = inputs(start)
+    moved = start.rename(tmp_path / "moved")
+    assert inputs(moved) == first
+    edit(moved)
+    found = inputs(moved)
+    assert {name for name in found if found[name] != first[name]} == changed
+
+
+def test_a_chat_template_of_the_configuration_counts(tmp_path: Path, start: Path) -> None:
+    first = stage(tmp_path / "run", start)[2].inputs
+    assert stage(tmp_path / "run", start, "actor_rollout_ref.model.custom_chat_template=abc")[2].inputs != first
+
+
+def test_a_request_in_the_last_step_ends_the_run_after_the_stage(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stage(tmp_path / "run", start)[2]
+    add = pipeline.MetricsFile.add
+
+    def ask(self: pipeline.MetricsFile, record: dict[str, float]) -> None:
+        if record["step"] == OPTIONS["steps"]:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return add(self, record)
+
+    monkeypatch.setattr(pipeline.MetricsFile, "add", ask)
+    lines: list[str] = []
+    with pytest.raises(RunStoppedError, match="stopped after its last step, the model is saved; the same command goes on"):
+        run_stages([found], tmp_path / "stages", lines.append)
+    assert (found.output / "model.safetensors").is_file()
+    run_stages([found], tmp_path / "stages", lines.append)
+    assert lines[-1].endswith("done before")
+
+
+def test_a_request_before_the_first_step_is_heard(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = stage(tmp_path / "run", start)[2], pipeline.supervised_data
+
+    def ask(*given: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return made(*given, **options)
+
+    monkeypatch.setattr(pipeline, "supervised_data", ask)
+    with pytest.raises(RunStoppedError, match="after step 0 of 6"):
+        found.run()
+
+
+def test_on_a_gpu_it_has_a_process_of_its_own(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(pipeline, "apart", lambda *given: asked.append(given))
+    stage(tmp_path / "run", start, "deltamem.cpu_threads=null")[2].run()
+    assert asked[0][0] is pipeline.tune and not (tmp_path / "run" / "warm_start").exists()
+
+
+@pytest.mark.slow
+def test_that_process_hears_a_request_and_its_work_leaves_the_model(tmp_path: Path, start: Path) -> None:
+    config, settings, found = stage(tmp_path / "run", start)
+    request = tmp_path / "run" / "warm_start.stop"
+    request.parent.mkdir()
+    request.touch()
+    with pytest.raises(RunStoppedError, match="after step 0 of 6"):
+        apart(pipeline.tune, config, settings, "same")
+    # Here, because a process of its own first loads torch and more for five seconds.
+    request.unlink()
+    pipeline.tune(config, settings, "same")
+    assert (found.output / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_checkpoints_of_grpo_keep_what_they_come_from(tmp_path: Path, start: Path) -> None:
+    out, given = tmp_path / "run", overrides(tmp_path / "run", start)
+    config = resolved(composed(*given))
+    listed = stages(config, validated(config.deltamem, TrainSettings), Console(quiet=True))
+    before = [replace(one, run=lambda: None) for one in listed if one.name not in ("grpo", "export")]
+    for one in before:
+        one.output.mkdir(parents=True)
+    run_stages(before, out / "stages", lambda _line: None)
+    marker = (out / "stages" / "warm_start.json").read_text()
+    checkpoint = out / "grpo" / "checkpoints" / "global_step_1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text('{"step": 1, "files": {}, "metrics": {}}')
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "train.py", *given, "deltamem.warm_start.lr=1e-4"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "made with another configuration (stage warm_start would run again); choose another deltamem.out" in done.stderr
+    assert (out / "stages" / "warm_start.json").read_text() == marker and list(
+        (out / "warm_start" / "model").iterdir()
+    ) == []
+
+
+def test_lengths_are_measured_before_the_minutes_of_the_warm_start(tmp_path: Path, start: Path) -> None:
+    config = resolved(composed(*overrides(tmp_path / "run", start, "deltamem.limits.fit=true")))
+    listed = [one.name for one in stages(config, validated(config.deltamem, TrainSettings), Console())]
+    assert listed.index("lengths") < listed.index("warm_start")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (("deltamem.warm_start.tokens=200",), "deltamem.warm_start.tokens has 200; take shorter sessions"),
+        (("data.max_prompt_length=20",), "data.max_prompt_length has 20"),
+        (("deltamem.warm_start.lora_rank=4", "deltamem.warm_start.layers=1"), "layers and lora_rank exclude each other"),
+        (("deltamem.warm_start.steps=many",), "config key 'warm_start.steps': "),
+        (("deltamem.warm_start.kind=magic",), "config key 'warm_start': "),
+        (("actor_rollout_ref.model.path=models/elsewhere/smollm2-135m",), "make it with: make smol"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_trained(
+    tmp_path: Path, start: Path, changes: Sequence[str], sentence: str
+) -> None:
+    with pytest.raises(DeltaMemError) as caught:
+        stage(tmp_path / "run", start, *changes)[2].run()
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "warm_start").exists() and not (tmp_path / "run" / "warm_start.jsonl").exists()
+
+
+@pytest.mark.slow
+@needs_smol
+def test_the_pretrained_model_knows_more_than_chance_and_learns(tmp_path: Path) -> None:
+    more = ("deltamem.warm_start.steps=2", "deltamem.warm_start.layers=2", "deltamem.warm_start.heldout_sessions=2")
+    _, _, found = stage(tmp_path / "run", smol_folder(), *more)
+    found.run()
+    before, *_, after = [json.loads(line) for line in (tmp_path / "run" / "warm_start.jsonl").read_text().splitlines()]
+    assert before["heldout/accuracy"] > 0.3
+    assert after["heldout/accuracy"] > before["heldout/accuracy"]
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Path, start: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "train.py", *overrides(tmp_path / "run", start, "deltamem.warm_start.lr=-1")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: config key 'warm_start.lr': ") and done.stderr.count("\n") == 1
