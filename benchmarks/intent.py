@@ -27,7 +27,7 @@ from search import clustered
 from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.edits import Add
 from deltamem.embedding import Vectors
-from deltamem.journal.journal import Journal
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
 from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller
@@ -138,13 +138,14 @@ async def main(count: int) -> dict[str, object]:
         folder = Path(name)
         labellers: list[tuple[str, IntentLabeller]] = [("oracle", oracle), ("embedding", EmbeddingLabeller(embedder))]
         for label, labeller in labellers:
-            with Journal.open(folder / f"{label}.sqlite3") as journal:
+            (folder / label).mkdir()
+            with Journal.open(folder / label / JOURNAL_FILE) as journal:
                 index = IntentIndex(labeller, embedder, IntentLog(journal.owner("ann"), "steps"))
                 figures[f"ingest_cpu_ms_{label}"] = await ingest(index, steps)
                 await index.search("query 0", 1)  # embeds what is there
         began = time.perf_counter()
         with (
-            Journal.open(folder / "oracle.sqlite3") as journal,
+            Journal.open(folder / "oracle" / JOURNAL_FILE) as journal,
             MemoryStore.open(folder / "bank", embedder) as store,
         ):
             index = IntentIndex(oracle, embedder, IntentLog(journal.owner("ann"), "steps"))

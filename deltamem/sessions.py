@@ -326,12 +326,13 @@ def _storable(text: str) -> str:
     return text
 
 
-_Text = Annotated[str, AfterValidator(_storable)]
+StorableText = Annotated[str, AfterValidator(_storable)]
+"""A text that files and databases take."""
 
 
 class _FileTurn(_StrictFile):
     role: Role
-    content: _Text
+    content: StorableText
 
     @field_validator("role", mode="before")
     @classmethod
@@ -346,7 +347,7 @@ class _FileTurn(_StrictFile):
 
 
 class _FileDialogue(_StrictFile):
-    id: _Text
+    id: StorableText
     time: datetime
     turns: list[_FileTurn]
     metadata: dict[str, Any] = Field(default={})
@@ -393,20 +394,34 @@ def read_dialogues(source: Path | str | IO[bytes] | IO[str], owner: str, person_
         DeltaMemError: If the file cannot be read or something in it is not a session. The message names the file and the
             line, or the index in a list.
     """
+    for where, value in json_objects(source, "session"):
+        yield _session(value, where, owner, person_name)
+
+
+def json_objects(source: Path | str | IO[bytes] | IO[str], what: str) -> Iterator[tuple[str, Any]]:
+    """Read one JSON object, a JSON list of objects, or JSONL, each with where it stands, for errors.
+
+    Args:
+        source: A path, ``-`` for standard input, or an open stream (bytes or text). A byte order mark is skipped.
+        what: An object is, for errors.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, is no JSON, or has nothing in it.
+    """
     if not isinstance(source, str | Path):
-        yield from _read(source, str(getattr(source, "name", "the stream")), owner, person_name)
+        yield from _objects(source, str(getattr(source, "name", "the stream")), what)
     elif str(source) == STDIN:
-        yield from _read(sys.stdin.buffer, "standard input", owner, person_name)
+        yield from _objects(sys.stdin.buffer, "standard input", what)
     else:
         try:
             stream = Path(source).open("rb")  # noqa: SIM115 - closed by the next statement
         except OSError as error:
             raise DeltaMemError(f"{source}: cannot be read: {error.strerror}") from error
         with stream:
-            yield from _read(stream, str(source), owner, person_name)
+            yield from _objects(stream, str(source), what)
 
 
-def _read(stream: IO[bytes] | IO[str], name: str, owner: str, person_name: str) -> Iterator[Session]:
+def _objects(stream: IO[bytes] | IO[str], name: str, what: str) -> Iterator[tuple[str, Any]]:
     lines = ((number, line) for number, line in enumerate(_decoded(stream, name), start=1))
     head: list[str] = []
     first: Any = None
@@ -416,24 +431,23 @@ def _read(stream: IO[bytes] | IO[str], name: str, owner: str, person_name: str) 
             first = _line_object(line)
             break
     else:
-        raise DeltaMemError(f"{name}: no session in it")
+        raise DeltaMemError(f"{name}: no {what} in it")
     if first is not None:
         # A first line that is an object by itself: JSONL, of which a single object is the shortest case.
-        yield _session(first, f"{name}, line {len(head)}", owner, person_name)
+        yield f"{name}, line {len(head)}", first
         for number, line in lines:
             if line.strip():
                 where = f"{name}, line {number}"
-                yield _session(_parsed(line, where), where, owner, person_name)
+                yield where, _parsed(line, where)
         return
-    text = "".join([*head, *(line for _, line in lines)])
-    value = _parsed(text, name, several_lines=True)
+    value = _parsed("".join([*head, *(line for _, line in lines)]), name, several_lines=True)
     if not isinstance(value, list):
-        yield _session(value, name, owner, person_name)
+        yield name, value
         return
     if not value:
-        raise DeltaMemError(f"{name}: no session in it")
+        raise DeltaMemError(f"{name}: no {what} in it")
     for index, entry in enumerate(value):
-        yield _session(entry, f"{name}, entry {index}", owner, person_name)
+        yield f"{name}, entry {index}", entry
 
 
 def _decoded(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:

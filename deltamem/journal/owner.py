@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 from uuid import UUID
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
@@ -45,6 +46,7 @@ class StaleJournalError(ConflictError):
     """Somebody else wrote to the journal since the state at hand was read."""
 
 
+_APPLIED = "WHERE owner_id = ? AND session_id = ? AND undone = 0"
 _PAGE = 500
 """Entries read at once, so that no reader holds up a writer for long."""
 
@@ -75,7 +77,7 @@ class OwnerJournal:
     @property
     def head(self) -> int:
         """The last position; 0 if there is no entry."""
-        return int(self._one("TRUE", (), "max(position)") or 0)
+        return int(self._value("SELECT max(position) FROM entries WHERE owner_id = ?") or 0)
 
     def resolve(self, point: Point) -> int:
         """The journal position that a point means.
@@ -157,13 +159,13 @@ class OwnerJournal:
 
     def session_position(self, session_id: str) -> int | None:
         """Where a session is applied; None if it never was or is undone."""
-        found = self._one("session_id = ? AND undone = 0", (session_id,), "position")
-        return None if found is None else int(found)
+        position: int | None = self._value(f"SELECT position FROM entries {_APPLIED}", session_id)
+        return position
 
     def session_digest(self, session_id: str) -> str | None:
         """The digest (see `digest_of`) of a session that is applied and not undone."""
-        found = self._one("session_id = ? AND undone = 0", (session_id,), "session_digest")
-        return None if found is None else str(found)
+        digest: str | None = self._value(f"SELECT session_digest FROM entries {_APPLIED}", session_id)
+        return digest
 
     def dialogue(self, session: str | int) -> tuple[Turn, ...] | None:
         """The stored turns of a session, named by its id or the position of its entry.
@@ -179,9 +181,7 @@ class OwnerJournal:
     @property
     def dialogue_count(self) -> int:
         """How many dialogues are stored."""
-        with self._database.read() as connection:
-            query = "SELECT count(*) FROM dialogues WHERE owner_id = ?"
-            return int(connection.execute(query, (self._owner_id(connection),)).fetchone()[0])
+        return int(self._value("SELECT count(*) FROM dialogues WHERE owner_id = ?") or 0)
 
     def dialogues(self) -> Iterator[tuple[int, tuple[Turn, ...]]]:
         """All stored dialogues with the positions of their entries, oldest first."""
@@ -203,15 +203,16 @@ class OwnerJournal:
             The last session, or edit that has a time, that is not undone and not later than `time`, or the last other
             entry between it and the next one if it is not undone either; 0 if there is no such session.
         """
+        entries = "FROM entries WHERE owner_id = ?"
         with self._database.read():
-            found = self._one("undone = 0 AND session_utc <= ?", (rows.microseconds(time),), "max(position)")
+            dated = f"SELECT max(position) {entries} AND undone = 0 AND session_utc <= ?"
+            found = self._value(dated, rows.microseconds(time))
             if found is None:
                 return 0
-            following = self._one("session_utc IS NOT NULL AND position > ?", (found,), "min(position)")
-            end = self.head + 1 if following is None else following
-            last = self._one("position >= ? AND position < ? AND undone = 0", (found, end), "max(position)")
-            assert last is not None  # `found` itself qualifies
-            return int(last)
+            following = self._value(f"SELECT min(position) {entries} AND session_utc IS NOT NULL AND position > ?", found)
+            end = following or self.head + 1
+            last = f"SELECT max(position) {entries} AND position >= ? AND position < ? AND undone = 0"
+            return int(self._value(last, found, end))  # `found` itself qualifies
 
     @property
     def namespace(self) -> UUID | None:
@@ -298,9 +299,7 @@ class OwnerJournal:
             "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
             " WHERE owner_id = ? AND event = 'ADD' AND (undone = 0 OR erased = 1) ORDER BY memory_number DESC LIMIT 1"
         )
-        with self._database.read() as connection:
-            found = connection.execute(query, (self._owner_id(connection),)).fetchone()
-        return 1 if found is None else int(found[0]) + 1
+        return int(self._value(query) or 0) + 1
 
     def new_ids(self) -> Iterator[str]:
         """Ids for new memories without end, from `next_id_number` on."""
@@ -316,9 +315,8 @@ class OwnerJournal:
             "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
             " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC LIMIT 1"
         )
-        with self._database.read() as connection:
-            found = connection.execute(query, (self._owner_id(connection), rows.text_hash(text))).fetchone()
-        return None if found is None else f"m{found[0]}"
+        number = self._value(query, rows.text_hash(text))
+        return None if number is None else f"m{number}"
 
     def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later; when this returns, it is on the disk.
@@ -334,7 +332,7 @@ class OwnerJournal:
             DeltaMemError: If a text is not valid Unicode, or the file cannot be written.
         """
         with self._database.write() as connection:
-            return jobs.enqueue(connection, self._create(connection), session)
+            return jobs.enqueue(connection, rows.create_owner(connection, self.name), session)
 
     def job(self, job_id: str) -> Job:
         """A job of this owner.
@@ -361,9 +359,9 @@ class OwnerJournal:
     def session_time(self, session_id: str) -> datetime | None:
         """The time of a session that is applied or was taken on; None if there is none of this id."""
         with self._database.read() as connection:
-            applied = self._one("session_id = ? AND undone = 0", (session_id,), "session_time")
+            applied = self._value(f"SELECT session_time FROM entries {_APPLIED}", session_id)
             if applied is not None:
-                return datetime.fromisoformat(str(applied))
+                return datetime.fromisoformat(applied)
             return jobs.time_of(connection, self._owner_id(connection), session_id)
 
     def job_session(self, job_id: str) -> Session | None:
@@ -529,10 +527,9 @@ class OwnerJournal:
     def _owner_id(self, connection: sqlite3.Connection) -> int | None:
         return rows.owner_id(connection, self.name)
 
-    def _one(self, condition: str, values: tuple[object, ...], column: str) -> int | str | None:
-        """One value of the owner's only entry that meets a condition; None if none does."""
+    def _value(self, query: str, *values: object) -> Any:
+        """The only value of a query whose first parameter is the owner; None if it finds nothing."""
         with self._database.read() as connection:
-            query = f"SELECT {column} FROM entries WHERE owner_id = ? AND {condition}"
             found = connection.execute(query, (self._owner_id(connection), *values)).fetchone()
         return None if found is None else found[0]
 
@@ -552,16 +549,11 @@ class OwnerJournal:
             if change.after is not None and (change.before is None or change.before.time != change.after.time)
         ]
         latest = max(written, key=rows.microseconds, default=None)
-        if latest is None or self._one("undone = 0 AND session_utc > ?", (rows.microseconds(latest),), "1") is not None:
-            return None
-        return latest
-
-    def _create(self, connection: sqlite3.Connection) -> int:
-        """The owner's row, made on the first entry."""
-        return rows.create_owner(connection, self.name)
+        later = "SELECT 1 FROM entries WHERE owner_id = ? AND undone = 0 AND session_utc > ?"
+        return None if latest is None or self._value(later, rows.microseconds(latest)) is not None else latest
 
     def _append(self, connection: sqlite3.Connection, entry: Entry) -> int:
-        owner_id = self._create(connection)
+        owner_id = rows.create_owner(connection, self.name)
         rows.insert(connection, owner_id, entry)
         if entry.restored is not None:
             rows.mark_effective(connection, owner_id, lineage(entry.position, rows.restored(connection, owner_id)))

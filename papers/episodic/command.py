@@ -42,10 +42,10 @@ def add(
 
     The files are read whole first. What is interrupted goes on where it was when the command is repeated.
     """
-    from papers.episodic.records import load_trajectories
+    from papers.episodic.records import read_trajectories
 
     options = _agent(options)
-    trajectories = [trajectory for file in files for trajectory in load_trajectories(file)]
+    trajectories = [trajectory for file in files for trajectory in read_trajectories(file)]
     return asyncio.run(_add(options, trajectories, keep_turns=keep_turns))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -293,58 +293,56 @@ def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
     return text[tags[0].end() : tags[1].start()], [V.TEXT_OUTSIDE_TAGS] if outside else []
 
 
+Element = tuple[str, str | EpisodicViolation]
+"""A tag's name and what stands in it, or why nobody can say what does."""
+
+
+def _elements(body: str, names: Collection[str]) -> tuple[list[Element], bool]:
+    """The elements of some names in a text, which have none of each other in them; and whether something is outside."""
+    found: list[Element] = []
+    outside = False
+    begin: int | None = None
+    end, name = 0, ""
+    for tag in _tags(*sorted(names, key=len, reverse=True)).finditer(body):
+        closes = bool(tag[1])
+        if begin is None:
+            if closes:  # an end without a beginning: what stands before it belongs to nothing
+                found.append((tag[2].lower(), V.NESTED_TAG))
+            else:
+                outside = outside or bool(body[end : tag.start()].strip())
+        elif closes and tag[2].lower() == name:
+            found.append((name, body[begin : tag.start()]))
+        else:  # one within the other: where the first ends is a guess
+            found.append((name, V.NESTED_TAG))
+        begin, name, end = None if closes else tag.end(), tag[2].lower(), tag.end()
+    if begin is not None:
+        found.append((name, V.UNCLOSED_BLOCK))
+    return found, outside or (begin is None and bool(body[end:].strip()))
+
+
 def _records(
     body: str, name: str, fields: tuple[str, ...], optional: tuple[str, ...], violations: list[EpisodicViolation]
 ) -> list[tuple[dict[str, str] | None, list[EpisodicViolation]]]:
     """The fields of each record of a block, None where they are not to be understood, with what is wrong with them."""
-    found: list[tuple[dict[str, str] | None, list[EpisodicViolation]]] = []
-    begin: int | None = None
-    end = 0
-    for tag in _tags(name).finditer(body):
-        if begin is None:
-            if body[end : tag.start()].strip() and not tag[1]:
-                violations.append(V.TEXT_OUTSIDE_TAGS)
-            if tag[1]:  # an end without a beginning: what stands before it belongs to nothing
-                found.append((None, [V.NESTED_TAG]))
-            else:
-                begin = tag.end()
-        elif tag[1]:
-            found.append(_fields(body[begin : tag.start()], fields, optional))
-            begin = None
-        else:  # one within the other: where the first ends is a guess
-            found.append((None, [V.NESTED_TAG]))
-            begin = tag.end()
-        end = tag.end()
-    if begin is not None:
-        found.append((None, [V.UNCLOSED_BLOCK]))
-    elif body[end:].strip():
-        violations.append(V.TEXT_OUTSIDE_TAGS)
-    return found
+    found, outside = _elements(body, [name])
+    violations += [V.TEXT_OUTSIDE_TAGS] * outside
+    return [
+        (None, [content]) if isinstance(content, EpisodicViolation) else _fields(content, fields, optional)
+        for _, content in found
+    ]
 
 
 def _fields(
     body: str, names: tuple[str, ...], optional: tuple[str, ...]
 ) -> tuple[dict[str, str] | None, list[EpisodicViolation]]:
     fields: dict[str, str] = {}
-    begin: int | None = None
-    end, name, outside = 0, "", False
-    for tag in _tags(*sorted(names, key=len, reverse=True)).finditer(body):
-        if begin is None:
-            if tag[1]:
-                return None, [V.NESTED_TAG]
-            outside = outside or bool(body[end : tag.start()].strip())
-            begin, name = tag.end(), tag[2].lower()
-        elif not tag[1] or tag[2].lower() != name:
-            return None, [V.NESTED_TAG]
-        elif name in fields:
+    found, outside = _elements(body, names)
+    for name, content in found:
+        if isinstance(content, EpisodicViolation):
+            return None, [content]
+        if name in fields:
             return None, [V.DUPLICATE_FIELD]
-        else:
-            fields[name] = body[begin : tag.start()]
-            begin = None
-        end = tag.end()
-    if begin is not None:
-        return None, [V.UNCLOSED_BLOCK]
-    outside = outside or bool(body[end:].strip())
+        fields[name] = content
     if missing := [one for one in names if one not in fields and one not in optional]:
         return None, [V.MISSING_FIELD] * len(missing)
     problems = []

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Memory, Metadata, Value
-from deltamem.sessions import Session, Turn
+from deltamem.sessions import Session, StorableText, Turn, json_objects
 
 AGENT = "agent:"
 """Owners that begin with this are agents. Their lessons are kept apart from the memories of the people they serve: a
@@ -94,7 +94,15 @@ class AgentTrajectory:
         Raises:
             DeltaMemError: If a message is none, or there is nothing of an agent in them.
         """
-        return read_trajectory(trajectory_id, time, _messages(messages))
+        read = []
+        for number, message in enumerate(messages, start=1):
+            try:
+                read.append(MessageIn.model_validate(message))
+            except ValidationError as error:
+                raise DeltaMemError(f"message {number}: {first_error(error, 'the message')}") from error
+        if not read:
+            raise DeltaMemError("a trajectory needs at least one message")
+        return read_trajectory(trajectory_id, time, read)
 
     def session(self, stage: str, owner: str) -> Session:
         """The session by which the journal knows a stage of reading this trajectory.
@@ -237,17 +245,6 @@ def split_stage(session_id: str) -> tuple[str, str]:
     return (session_id, "") if match is None else (session_id[: match.start()], match[0])
 
 
-def _storable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("not valid Unicode text") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_storable)]
-
-
 class _Lenient(StrictModel):
     """Messages carry what their service adds."""
 
@@ -256,12 +253,12 @@ class _Lenient(StrictModel):
 
 class _Part(_Lenient):
     type: str
-    text: Text = ""
+    text: StorableText = ""
 
 
 class _Function(_Lenient):
-    name: Text
-    arguments: Text | dict[str, Any] | None = None
+    name: StorableText
+    arguments: StorableText | dict[str, Any] | None = None
 
 
 class _Call(_Lenient):
@@ -272,7 +269,7 @@ class MessageIn(_Lenient):
     """A message of the OpenAI protocol."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[_Part] | None = None
+    content: StorableText | list[_Part] | None = None
     tool_calls: list[_Call] | None = None
 
     @property
@@ -301,7 +298,7 @@ def _trajectory_id(value: str) -> str:
 
 
 class _File(StrictModel):
-    id: Annotated[Text, Field(min_length=1, max_length=200), AfterValidator(_trajectory_id)]
+    id: Annotated[StorableText, Field(min_length=1, max_length=200), AfterValidator(_trajectory_id)]
     time: Annotated[datetime, PlainValidator(_time)]
     messages: Annotated[list[MessageIn], Field(min_length=1)]
 
@@ -346,73 +343,21 @@ def read_trajectory(trajectory_id: str, time: datetime, messages: Sequence[Messa
         raise DeltaMemError(first_error(error)) from error
 
 
-def _messages(messages: Iterable[Mapping[str, Any]]) -> list[MessageIn]:
-    read = []
-    for number, message in enumerate(messages, start=1):
-        try:
-            read.append(MessageIn.model_validate(message))
-        except ValidationError as error:
-            raise DeltaMemError(f"message {number}: {first_error(error, 'the message')}") from error
-    if not read:
-        raise DeltaMemError("a trajectory needs at least one message")
-    return read
-
-
-def read_trajectories(text: str, source: str) -> Iterator[AgentTrajectory]:
-    """Read trajectories from JSON: one object, a list of objects, or one object a line.
+def read_trajectories(source: Path | IO[bytes] | IO[str]) -> Iterator[AgentTrajectory]:
+    """Read a file of trajectories: one JSON object, a list of objects, or one object a line.
 
     An object is ``{"id", "time": ISO 8601, "messages": [...]}``, the messages as for `AgentTrajectory.of`.
 
     Args:
-        text: The content of a file.
-        source: Names it in errors.
+        source: A path or an open stream.
 
     Raises:
-        DeltaMemError: If something in it is no trajectory; names the line or the entry.
+        DeltaMemError: If it cannot be read, or something in it is no trajectory; names the line or the entry.
     """
-    for where, value in _values(text, source):
+    for where, value in json_objects(source, "trajectory"):
         try:
             yield _File.model_validate(value).trajectory()
         except ValidationError as error:
             raise DeltaMemError(f"{where}: {first_error(error, 'the trajectory')}") from error
         except DeltaMemError as error:
             raise DeltaMemError(f"{where}: {error}") from error
-
-
-def _values(text: str, source: str) -> Iterator[tuple[str, Any]]:
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
-        raise DeltaMemError(f"{source}: no trajectory in it")
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if len(lines) == 1:
-            raise DeltaMemError(f"{source}: not valid JSON: {error}") from error
-    else:
-        if not isinstance(whole, list):
-            yield source, whole
-            return
-        if not whole:
-            raise DeltaMemError(f"{source}: no trajectory in it")
-        yield from ((f"{source}, entry {index}", value) for index, value in enumerate(whole))
-        return
-    for number, line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DeltaMemError(f"{source}, line {number}: not valid JSON: {error}") from error
-        yield f"{source}, line {number}", value
-
-
-def load_trajectories(path: Path) -> list[AgentTrajectory]:
-    """Read a file of trajectories, see `read_trajectories`.
-
-    Raises:
-        DeltaMemError: If it cannot be read.
-    """
-    try:
-        return [*read_trajectories(path.read_text(encoding="utf-8-sig"), str(path))]
-    except OSError as error:
-        raise DeltaMemError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DeltaMemError(f"{path}: not UTF-8 text") from error

@@ -189,9 +189,8 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         answered[body["messages"][0]["content"]] += 1
         return rules(body)
 
-    # Not by the folder of the program, which comes first otherwise: `tests/deltamem` would pass for the package.
-    tests = Path(intent_model.__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     program = [sys.executable, "-P", intent_model.__file__, str(tmp_path / "journal")]
     with serve(script) as server:
         for _ in range(2):

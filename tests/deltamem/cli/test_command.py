@@ -15,7 +15,6 @@ from deltamem.cli.output import visible
 from deltamem.errors import EmbedderUnavailableError
 from deltamem.journal.journal import Journal
 from deltamem.sessions import Session, Turn
-from papers.stitch.store import IntentLog
 
 
 def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
@@ -38,10 +37,6 @@ def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
     assert (current["owner"], current["memories"]) == ("ann", [boulder, rex])
     [found] = run_json("search", "Ann's city", "-k", "1")["results"]
     assert [hit["id"] for hit in found["memories"]] == ["m1"] and 0 < found["memories"][0]["similarity"] <= 1
-
-    [why] = run_json("search", "Which city?", "-k", "1", "--explain")["results"]
-    assert [(hit["id"], hit["explanation"][:10]) for hit in why["memories"]] == [("m1", "similarity")]
-    assert run("search", "Which city?", "--explain").stdout.splitlines()[1].strip().startswith("similarity 0.")
 
     assert [(step["event"], step["session_id"], step["after"]) for step in run_json("history", "m1")["steps"]] == [
         ("ADD", "monday", "Ann's city is Boston."),
@@ -372,23 +367,3 @@ def test_a_file_where_the_bank_should_be(bank: Path, rules: Served) -> None:
     bank.write_text("a file")
     assert str(bank) in one_sentence(run("add", "-", given=lines_of(MONDAY)))
     assert str(bank) in one_sentence(run("show"))
-
-
-def test_a_search_that_cannot_explain_says_so_in_a_sentence(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("remember", "Ann's city is Boston.").exit_code == 0
-    with Journal.open(bank / "journal.sqlite3") as journal:
-        IntentLog(journal.owner("ann"), "memories").begin("llm-large")  # as a manager with a model does
-    refused = one_sentence(run("search", "Which city?", "--explain"))
-    assert refused.startswith("'memories' is labelled by 'llm-large', not by 'embedding-")
-    assert "Boston" in run("search", "Which city?").stdout
-    with Journal.open(bank / "journal.sqlite3") as journal:
-        IntentLog(journal.owner("ann"), "memories").clear()
-
-    def broken(self: WordEmbedder, texts: list[str]) -> None:
-        raise EmbedderUnavailableError("the model is missing")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(WordEmbedder, "documents", broken)
-        assert one_sentence(run("search", "Which city?", "--explain")) == "the model is missing"
-    nobody = run_json("search", "Which city?", "--explain", "--filter", '{"topic": "tea"}')["results"]
-    assert nobody == [{"query": "Which city?", "memories": []}]
