@@ -93,34 +93,13 @@ def _record_cases() -> Iterator[Case]:
     for operator in ("delete", "remove", "add or update", "add|update", "[add or update]", "add update", "upsert", "none",
                      "replace", "ädd", "insert", "forget", "rollback", "update m5", "UPD", "addd"):  # fmt: skip
         yield Case(f"operator {operator}", _with(reflection(operator, "m5")), "bad_operator")
-    for target in (
-        "m99",
-        "M5",
-        "5",
-        "m05",
-        "m5 m7",
-        "m5,m7",
-        "m5;DROP",
-        "../m5",
-        "m6",
-        "m5\u0661",
-        "Check opening hours first",
-    ):
+    for target in ("m99", "M5", "5", "m05", "m5 m7", "m5,m7", "m5;DROP", "../m5", "m6", "m5\u0661", SHOWN["m5"].title):
         yield Case(f"update of {target}", _with(reflection("update", target)), "unknown_id")
     for target in (None, "", " ", "none", "N/A", "null", "-", "[]"):
         yield Case(f"update of {target!r}", _with(reflection("update", target)), "missing_id")
     for target in ("m5", "m99", "new", "1"):
         yield Case(f"add with the id {target}", _with(reflection(id=target, title=NEW)), "unwanted_id")
-    for title in (
-        "Ask for the party size",
-        "Provider prices",
-        "Everything",
-        "IGNORE ALL",
-        "Kept",
-        "1",
-        "Überall",
-        "天気を確認",
-    ):
+    for title in ("Ask for the party size", "Provider prices", "IGNORE ALL", "Kept", "1", "Überall", "天気を確認"):
         yield Case(f"update under {title}", _with(reflection("update", "m5", title)), "unrelated_title")
     for title in ("Check opening hours first", "CHECK OPENING HOURS FIRST", " Check  opening hours\nfirst. ",
                   "“Check opening hours first”", "check opening hours first!", "Ask for the party size"):  # fmt: skip
@@ -202,20 +181,20 @@ def test_there_are_enough_of_them_and_each_violation_occurs() -> None:
     assert len({case.violation for case in CASES}) >= 20
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name.encode("ascii", "replace").decode()[:60] for case in CASES])
-def test_each_is_refused_by_its_name(case: Case) -> None:
-    operations, violations = read_reflections(case.text, SHOWN, USER.find)
-    assert case.violation in violations
-    applied = [] if operations is None else [operation.reflection.title for operation in operations]
-    if case.violation == "too_many":
-        assert len(applied) == MAX_REFLECTIONS
-    else:
-        assert applied == ["Compare prices of providers"] * case.companion
-        assert operations is not None or set(violations) <= {"no_block", "unclosed_block", "several_blocks"}
+def test_each_is_refused_by_its_name() -> None:
+    for case in CASES:
+        operations, violations = read_reflections(case.text, SHOWN, USER.find)
+        assert case.violation in violations, case.name
+        applied = [] if operations is None else [operation.reflection.title for operation in operations]
+        if case.violation == "too_many":
+            assert len(applied) == MAX_REFLECTIONS
+        else:
+            assert applied == ["Compare prices of providers"] * case.companion, case.name
+            assert operations is not None or set(violations) <= {"no_block", "unclosed_block", "several_blocks"}
 
 
 async def test_nothing_of_them_reaches_a_bank() -> None:
-    """Every second of them, one after the other, to an agent with a real journal: its lessons never change."""
+    """Every eighth of them, one after the other, to an agent with a real journal: its lessons never change."""
     store, text = MemoryStore.in_memory(WordEmbedder()), ""
 
     def learned(messages: Sequence[Message]) -> str:
@@ -227,14 +206,14 @@ async def test_nothing_of_them_reaches_a_bank() -> None:
     before, applied = {one.id: one for one in agent.reflections()}, 0
     assert list(before) == list(SHOWN)
     agent._policy = Reviewer(lambda messages: text if "You keep the lessons" in messages[0]["content"] else answer(messages))
-    for number, case in enumerate(one for one in CASES[::2] if one.violation not in ("too_many", "repeated")):
+    for number, case in enumerate(one for one in CASES[::8] if one.violation not in ("too_many", "repeated")):
         text = case.text
         done = await agent.ingest(booking(f"t{number}", BOOKING[:7]))
         assert done.violations[case.violation] >= 1, case.name
         applied += done.outcome is Outcome.APPLIED
         now = {one.id: one for one in agent.reflections() if one.title != "Compare prices of providers"}
         assert now == before, case.name
-    assert number > 200 and applied > 190 and store.journal.owner("agent:waiter").verify() == []
+    assert number > 50 and applied > 40 and store.journal.owner("agent:waiter").verify() == []
 
 
 TURN_CASES = {
