@@ -269,11 +269,14 @@ class Trials:
     def _trial(self, task: Task, number: int, world: World, memory: Memory) -> Trial:
         config, prompts, toolbox = self._config, self._context.prompts, Toolbox(world)
 
-        def model(llm: LLM | None, settings: ModelSettings) -> Model | None:
-            return None if llm is None else Model(llm, settings, config.seed, f"task {task.task_id}", number)
+        models: dict[str, Model] = {}
 
-        serving, playing = model(self._context.answer, config.answer), model(self._user, config.user)
-        judging = model(self._context.judge, config.judge)
+        def model(part: str, llm: LLM | None, settings: ModelSettings) -> Model | None:
+            if llm is not None:
+                models[part] = Model(llm, settings, config.seed, f"task {task.task_id}", number)
+            return models.get(part)
+
+        serving, playing = model("answer", self._context.answer, config.answer), model("user", self._user, config.user)
         if serving is None or playing is None:
             agent: Agent = ScriptedAgent(toolbox, task, self._reader)
             user: User = ScriptedUser(task)
@@ -282,11 +285,12 @@ class Trials:
             agent = LLMAgent(serving, toolbox, task, prompts["answer"], prompts["momento_summary"], **limits)
             user = LLMUser(playing, task, prompts["momento_user"])
         if config.system == GIVEN_SUMMARIES:
-            recall: Recall = SummaryRecall(world, task, self._context.embedder, serving, prompts["momento_recall"])
+            writing = model("recall", self._context.answer, config.answer)
+            recall: Recall = SummaryRecall(world, task, self._context.embedder, writing, prompts["momento_recall"])
         else:
             recall = MemoryRecall(memory, config.k, config.with_time, task.opening if config.system == "oracle" else None)
+        judging = model("judge", self._context.judge, config.judge)
         judge = None if judging is None else InformationJudge(judging, prompts["momento_judge"], config.judge.attempts)
-        models = {"answer": serving, "user": playing, "judge": judging}
         return Trial(task, world, toolbox, agent, user, recall, judge, config.turns, config.images, models)
 
 

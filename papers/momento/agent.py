@@ -35,6 +35,12 @@ SILENCE = "(The assistant said nothing.)"
 NOTHING_KNOWN = "(nothing)"
 TOO_MANY_ROUNDS = "(No more tool calls for this message. Answer the customer now with what you have.)"
 EARLIER = "(Notes on the earlier part of this conversation)"
+SCHEMAS = [tool.schema() for tool in tools.TOOLS.values()]
+"""The tools as models are shown them."""
+FEWEST_TOKENS = 1000
+"""In which a conversation could be led."""
+KEPT_SHARE = 0.8
+"""Of the room for the conversation, what its newest part may take when the rest is summarised."""
 _IMAGE = re.compile(r"\[IMAGE:\s*([\d,\s]+)\]")
 
 
@@ -87,28 +93,16 @@ class UserMessage:
 class Agent(Protocol):
     """Serves the user of one trial."""
 
-    cost: Cost
-
     async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
-        """Reply to a message, given what was recalled for it, oldest first.
-
-        Raises:
-            DeltaMemError: If the model fails, which ends the trial.
-        """
+        """Reply to a message, given what was recalled for it, oldest first; a `DeltaMemError` ends the trial."""
         ...
 
 
 class User(Protocol):
     """Wants something from the agent."""
 
-    cost: Cost
-
     async def say(self, reply: str | None) -> str:
-        """The next message after the agent's reply, None at the beginning; `DONE` ends the trial.
-
-        Raises:
-            DeltaMemError: If the model fails, which ends the trial.
-        """
+        """The next message after the agent's reply, None at the beginning; `DONE` or a `DeltaMemError` ends the trial."""
         ...
 
 
@@ -121,6 +115,7 @@ class Model:
     seed: int
     scope: str
     trial: int
+    cost: Cost = field(default_factory=Cost)  # Of all calls so far
     cut: int = 0  # Replies that were stopped by the limit of tokens
 
     async def chat(
@@ -137,94 +132,89 @@ class Model:
             scope=self.scope,
             sample=self.trial,
         )
+        self.cost += cost_of(answer)
         self.cut += answer.truncated
         return answer
 
 
+@dataclass
 class LLMAgent:
     """A model with tools."""
 
-    def __init__(
-        self,
-        model: Model,
-        toolbox: Toolbox,
-        task: Task,
-        prompt: Prompt,
-        summary_prompt: Prompt,
-        *,
-        rounds: int,
-        context_tokens: int,
-    ) -> None:
-        self.cost = Cost()
-        self.shortened = 0  # How often the beginning of the conversation was summarised
-        self._model, self._toolbox, self._task = model, toolbox, task
-        self._prompt, self._summary_prompt = prompt, summary_prompt
-        self._rounds, self._context_tokens = rounds, context_tokens
-        self._tools = [tool.schema() for tool in tools.TOOLS.values()]
-        self._history: list[dict[str, Any]] = []
+    model: Model
+    toolbox: Toolbox
+    task: Task
+    prompt: Prompt
+    summary_prompt: Prompt
+    rounds: int  # Of tool calls for each message
+    context_tokens: int  # Window of the model
+    shortened: int = 0  # How often the beginning of the conversation was summarised
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
         """See `Agent`."""
-        system = self._prompt.fill(
-            user_id=self._task.user_id,
-            date=f"{self._task.current_date:%A}, {self._task.current_date}",
+        system = self.prompt.fill(
+            user_id=self.task.user_id,
+            date=f"{self.task.current_date:%A}, {self.task.current_date}",
             memory="\n".join(memory) or NOTHING_KNOWN,
-            rounds=str(self._rounds),
+            rounds=str(self.rounds),
         )
         head = {"role": "system", "content": system}
         pictures = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
         content = [{"type": "text", "text": message.text}, *pictures] if pictures else message.text
-        self._history.append({"role": "user", "content": content})
-        for _ in range(self._rounds):
-            answer = await self._chat(head, self._tools)
+        self.history.append({"role": "user", "content": content})
+        for _ in range(self.rounds):
+            answer = await self._chat(head, SCHEMAS)
             if pictures:  # seen once; they would fill the window
-                self._history[-1] = {"role": "user", "content": f"{message.text}\n(picture)"}
+                self.history[-1] = {"role": "user", "content": f"{message.text}\n(picture)"}
                 pictures = []
             if not answer.tool_calls:
                 return self._replied(answer)
             parts = [call.message_part() for call in answer.tool_calls]
-            self._history.append({"role": "assistant", "content": answer.text or None, "tool_calls": parts})
-            results = await self._toolbox.round([(call.name, call.arguments) for call in answer.tool_calls])
-            self._history += [
+            self.history.append({"role": "assistant", "content": answer.text or None, "tool_calls": parts})
+            results = await self.toolbox.round([(call.name, call.arguments) for call in answer.tool_calls])
+            self.history += [
                 {"role": "tool", "tool_call_id": call.id, "content": result}
                 for call, result in zip(answer.tool_calls, results, strict=True)
             ]
         nudge = {"role": "user", "content": TOO_MANY_ROUNDS}
-        self._history.append(nudge)
+        self.history.append(nudge)
         answer = await self._chat(head, None)
-        self._history.remove(nudge)
+        self.history.remove(nudge)
         return self._replied(answer)
 
     def _replied(self, answer: Answer) -> str:
         reply = without_thinking(answer.text)
-        self._history.append({"role": "assistant", "content": reply})
+        self.history.append({"role": "assistant", "content": reply})
         return reply
 
     async def _chat(self, head: Mapping[str, object], tools: Sequence[Mapping[str, object]] | None) -> Answer:
         await self._shorten(head)
-        answer = await self._model.chat([head, *self._history], tools)
-        self.cost += cost_of(answer)
-        return answer
+        return await self.model.chat([head, *self.history], tools)
 
     async def _shorten(self, head: Mapping[str, object]) -> None:
         """Where the conversation outgrows the window, keep the newest four fifths word for word and sum up the rest."""
-        room = self._context_tokens - _tokens(head) - _tokens(self._tools) - (self._model.settings.max_tokens or 0)
-        if room <= 0 or _tokens(self._history) <= room:
+        room = self.context_tokens - _tokens(head) - _tokens(SCHEMAS) - (self.model.settings.max_tokens or 0)
+        if room <= 0 or _tokens(self.history) <= room:
             return
-        groups = _groups(self._history)
+        groups: list[list[dict[str, Any]]] = []
+        for message in self.history:
+            if message["role"] == "tool" and groups:  # servers take calls and their results only together
+                groups[-1].append(message)
+            else:
+                groups.append([message])
         kept: list[list[dict[str, Any]]] = []
         while groups and (not kept or _tokens(kept) + _tokens(groups[-1]) <= KEPT_SHARE * room):
             kept.insert(0, groups.pop())
         if not groups:
             return
         old = "\n".join(_line(message) for group in groups for message in group)
-        most = 3 * (self._context_tokens - (self._model.settings.max_tokens or 0)) // 2  # bytes, well within the window
-        content = self._summary_prompt.fill(messages=old[-most:])
-        answer = await self._model.chat([{"role": "user", "content": content}])
-        self.cost += cost_of(answer)
+        most = 3 * (self.context_tokens - (self.model.settings.max_tokens or 0)) // 2  # bytes, well within the window
+        content = self.summary_prompt.fill(messages=old[-most:])
+        answer = await self.model.chat([{"role": "user", "content": content}])
         self.shortened += 1
         notes = {"role": "user", "content": f"{EARLIER}\n{without_thinking(answer.text)}"}
-        self._history = [notes, *(message for group in kept for message in group)]
+        self.history = [notes, *(message for group in kept for message in group)]
 
 
 def check_room(prompt: Prompt, settings: ModelSettings, window: int) -> None:
@@ -233,7 +223,7 @@ def check_room(prompt: Prompt, settings: ModelSettings, window: int) -> None:
     Raises:
         DeltaMemError: If it has not.
     """
-    fixed = estimate_tokens(prompt.text) + _tokens([tool.schema() for tool in tools.TOOLS.values()])
+    fixed = estimate_tokens(prompt.text) + _tokens(SCHEMAS)
     room = window - fixed - (settings.max_tokens or 0)
     if room < FEWEST_TOKENS:
         raise DeltaMemError(
@@ -242,26 +232,8 @@ def check_room(prompt: Prompt, settings: ModelSettings, window: int) -> None:
         )
 
 
-FEWEST_TOKENS = 1000
-"""In which a conversation could be led."""
-
-KEPT_SHARE = 0.8
-"""Of the room for the conversation, what its newest part may take when the rest is summarised."""
-
-
 def _tokens(value: object) -> int:
     return estimate_tokens(json.dumps(value, ensure_ascii=False))
-
-
-def _groups(history: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Messages that servers take only together: calls and their results."""
-    groups: list[list[dict[str, Any]]] = []
-    for message in history:
-        if message["role"] == "tool" and groups:
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    return groups
 
 
 def _line(message: Mapping[str, Any]) -> str:
@@ -273,7 +245,6 @@ class LLMUser:
     """A model that plays the user."""
 
     def __init__(self, model: Model, task: Task, prompt: Prompt) -> None:
-        self.cost = Cost()
         self._model = model
         images = "\n".join(f"{image.id}: {image.description}" for image in task.images) or "(none)"
         filled = prompt.fill(date=str(task.current_date), instruction=task.instruction, images=images)
@@ -285,7 +256,6 @@ class LLMUser:
         heard = BEGINNING if reply is None else reply or SILENCE
         self._messages.append({"role": "user", "content": heard})
         answer = await self._model.chat(self._messages)
-        self.cost += cost_of(answer)
         text = without_thinking(answer.text)
         if not text:
             raise DeltaMemError("the user's model said nothing; raise user.max_tokens, or turn its thinking off")
@@ -297,7 +267,6 @@ class ScriptedUser:
     """Says what ``momento-mini`` has the user say, agrees to whatever is asked, and is done with anything else."""
 
     def __init__(self, task: Task) -> None:
-        self.cost = Cost()
         self._opening = task.opening
 
     async def say(self, reply: str | None) -> str:
@@ -314,7 +283,6 @@ class ScriptedAgent:
     """
 
     def __init__(self, toolbox: Toolbox, task: Task, reader: FactReader) -> None:
-        self.cost = Cost()
         self._tools, self._task, self._reader = toolbox, task, reader
         self._planned: tuple[str, dict[str, Any], str] | None = None  # a call, and what to say once it is done
 

@@ -14,9 +14,8 @@ from pydantic import BaseModel, StrictBool, ValidationError
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
 from deltamem.replies import last_object, without_thinking
-from eval.answer import cost_of
 from eval.judge import error_rates, failures, words
-from eval.records import Cost, Verdict
+from eval.records import Verdict
 from papers.momento.agent import Model
 from papers.momento.tasks import Task
 
@@ -37,8 +36,8 @@ class InformationJudge:
     prompt: Prompt
     attempts: int
 
-    async def judge(self, task: Task, transcript: Sequence[tuple[str, str]]) -> tuple[list[bool] | None, str | None, Cost]:
-        """The verdicts, or why there are none; and what they cost."""
+    async def judge(self, task: Task, transcript: Sequence[tuple[str, str]]) -> tuple[list[bool] | None, str | None]:
+        """The verdicts, or why there are none."""
         items = [
             {"index": number, **item.model_dump(include={"description", "reference_answer"})}
             for number, item in enumerate(task.expected_information)
@@ -49,17 +48,16 @@ class InformationJudge:
             items=json.dumps(items, ensure_ascii=False, indent=1),
         )
         messages: list[dict[str, object]] = [{"role": "user", "content": content}]
-        cost, problem = Cost(), ""
+        problem = ""
         for _ in range(self.attempts):
             try:
                 answer = await self.model.chat(messages)
-                cost += cost_of(answer)
-                return read_verdicts(without_thinking(answer.text), len(items)), None, cost
+                return read_verdicts(without_thinking(answer.text), len(items)), None
             except DeltaMemError as error:
                 problem = str(error)
                 again = {"role": "user", "content": "That cannot be read. Reply with the JSON object only."}
                 messages = [messages[0], again]
-        return None, problem, cost
+        return None, problem
 
 
 class _Covered(BaseModel):
@@ -141,13 +139,15 @@ async def calibrate(judge: InformationJudge, tasks: Sequence[Task], seed: int) -
     judged = await asyncio.gather(*(judge.judge(one.task, talk) for one, talk in zip(replies, talks, strict=True)))
     known = [
         (one, all(verdicts) if one.right else any(verdicts))
-        for one, (verdicts, _, _) in zip(replies, judged, strict=True)
+        for one, (verdicts, _) in zip(replies, judged, strict=True)
         if verdicts is not None
     ]
     wrong = [one for one, accepted in known if accepted is not one.right]
-    verdicts = [Verdict(label=None if given is None else JUDGE, error=problem, cost=cost) for given, problem, cost in judged]
+    verdicts = [Verdict(label=None if given is None else JUDGE, error=problem) for given, problem in judged]
     return {
         "judge": JUDGE,
         **error_rates((one.kind, one.right, accepted) for one, accepted in known),
         "wrong": [{"task": one.task.task_id, "kind": one.kind, "answer": one.reply} for one in wrong],
-    } | failures(verdicts)
+        **failures(verdicts),
+        "cost": judge.model.cost.model_dump(),
+    }

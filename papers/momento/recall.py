@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
 from deltamem.replies import without_thinking
-from eval.answer import cost_of
-from eval.records import Cost
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, SessionBuffer, WithTime, dated
 from eval.systems.baselines import Baseline, BaselineKind
 from eval.systems.kinds import SystemContext
@@ -53,18 +50,8 @@ class Recalled(StrictModel):
     refused: str = ""  # Why its query was not used
 
 
-class Recall(Protocol):
-    """Recalls what helps with a message."""
-
-    cost: Cost
-
-    async def __call__(self, message: str) -> Recalled:
-        """Recall.
-
-        Raises:
-            DeltaMemError: If memory or model fail, which ends the trial.
-        """
-        ...
+Recall = Callable[[str], Awaitable[Recalled]]
+"""Recalls what helps with a message; a `DeltaMemError` ends the trial."""
 
 
 def dialogue_sessions(task: Task) -> list[DialogueSession]:
@@ -92,10 +79,9 @@ class MemoryRecall:
     k: int
     with_time: WithTime
     fixed: str | None = None  # Searched for in place of the message
-    cost: Cost = field(default_factory=Cost)
 
     async def __call__(self, message: str) -> Recalled:
-        """See `Recall`."""
+        """What the memory finds, oldest first."""
         found = await self.memory.search(self.fixed or message, self.k)
         ordered = sorted(found, key=lambda passage: (passage.time is not None, passage.time))
         return Recalled(texts=tuple(dated(passage.text, passage.time, self.with_time) for passage in ordered))
@@ -110,17 +96,15 @@ class SummaryRecall:
     embedder: Embedder
     model: Model | None
     prompt: Prompt
-    cost: Cost = field(default_factory=Cost)
 
     async def __call__(self, message: str) -> Recalled:
-        """See `Recall`."""
+        """What the query of the model finds, or the nearest."""
         (vector,) = await asyncio.to_thread(self.embedder.queries, [message])
         embedding = [float(value) for value in vector]
         query = refused = ""
         if self.model is not None:
             content = self.prompt.fill(date=str(self.task.current_date), message=message)
             answer = await self.model.chat([{"role": "user", "content": content}])
-            self.cost += cost_of(answer)
             query = without_thinking(answer.text)
             if query.startswith("```"):
                 query = query.partition("\n")[2].rpartition("```")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Trial:
     judge: InformationJudge | None
     most_turns: int
     images: Path | None
-    models: Mapping[str, Model | None] = field(default_factory=dict)  # By the configuration group of the part they play
+    models: Mapping[str, Model]  # By the part that they play; none where a script plays it
 
     async def run(self) -> TrialRecord:
         """Let them talk, and score what is left; what breaks is noted.
@@ -79,10 +79,10 @@ class Trial:
         started = time.perf_counter()
         before = self.world.state(self.task.user_id)
         turns: list[TurnRecord] = []
-        finished, scores, error, judge_cost = False, None, None, Cost()
+        finished, scores, error = False, None, None
         try:
             finished = await self._talk(turns)
-            scores, judge_cost = await self._score(turns)
+            scores = await self._score(turns)
         except DatabaseFailedError:
             raise
         except Exception as problem:  # one failed trial must not lose the others
@@ -97,8 +97,8 @@ class Trial:
             hashes=self.world.hashes(self.task.user_id),
             scores=scores,
             error=error,
-            costs={"answer": self.agent.cost, "recall": self.recall.cost, "user": self.user.cost, "judge": judge_cost},
-            cut={part: model.cut for part, model in self.models.items() if model is not None and model.cut},
+            costs={part: model.cost for part, model in self.models.items()},
+            cut={part: model.cut for part, model in self.models.items() if model.cut},
             seconds=round(time.perf_counter() - started, 3),
         )
 
@@ -115,14 +115,14 @@ class Trial:
             turns.append(TurnRecord(message=text, recalled=recalled, reply=reply, actions=len(self.toolbox.actions)))
         return False
 
-    async def _score(self, turns: Sequence[TurnRecord]) -> tuple[TrialScores, Cost]:
-        judged, problem, cost = None, None, Cost()
+    async def _score(self, turns: Sequence[TurnRecord]) -> TrialScores:
+        judged, problem = None, None
         if self.judge is not None and self.task.expected_information:
             transcript = [part for turn in turns for part in (("customer", turn.message), ("assistant", turn.reply))]
-            judged, problem, cost = await self.judge.judge(self.task, transcript)
+            judged, problem = await self.judge.judge(self.task, transcript)
         replies = [turn.reply for turn in turns]
         hashes = self.world.hashes(self.task.user_id)
-        return score_trial(self.task, hashes, self.toolbox.actions, replies, judged=judged, judge_error=problem), cost
+        return score_trial(self.task, hashes, self.toolbox.actions, replies, judged=judged, judge_error=problem)
 
 
 def _changes(before: Mapping[str, Sequence[Any]], after: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:

@@ -281,18 +281,6 @@ def test_rows_of_other_users_are_not_there(world: World) -> None:
         assert new_id(kind, "his") not in call(world, tool, {"user_id": MARA})
 
 
-def test_what_is_described_is_shown_with_its_description(world: World) -> None:
-    place, dish = {"restaurant_id": PLACE["id"]}, {"menu_item_id": DISHES[0]["id"]}
-    assert json.loads(call(world, "get_restaurant_details", place))["description"] == PLACE["description"]
-    assert json.loads(call(world, "get_menu_item_details", dish))["description"] == DISHES[0]["description"]
-    for tool, asked in (
-        ("search_restaurants", {"restaurant_ids": [PLACE["id"]]}),
-        ("list_restaurant_menu", place),
-        ("query_menu_items", {"name": DISHES[0]["name"]}),
-    ):
-        assert all(row["description"] for row in json.loads(call(world, tool, asked))), tool
-
-
 def test_a_membership_ends_by_the_date_of_the_trial(world: World) -> None:
     over = {"memberships": [membership_row("m", "gold", end_date="2026-05-17")]}
     for today, tier in ((date(2026, 5, 17), "gold"), (date(2026, 5, 18), "basic")):
@@ -325,12 +313,6 @@ def test_a_membership_counts_before_it_begins(world: World) -> None:
     assert not failed(call(world, "apply_membership", again | {"end_date": "2026-05-17"}))
     assert json.loads(call(world, "get_membership_status", {"user_id": MARA}))["tier"] == "basic"
     assert not failed(call(world, "apply_membership", again))
-
-
-def test_everything_takes_place_on_the_date_of_the_trial(world: World) -> None:
-    world.reset(date(2031, 2, 3), {})
-    order = json.loads(call(world, "create_order", ORDER))
-    assert order["created_at"].startswith("2031-02-03")
 
 
 def test_a_reset_is_whole(world: World) -> None:
@@ -370,23 +352,13 @@ def test_what_was_wrong_changes_nothing(world: World) -> None:
 
 HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("search_restaurants", {"name": "\\"}),
-    ("search_restaurants", {"city": "LİNDAU"}),
     ("search_restaurants", {"restaurant_ids": [PLACE["id"]] * 3000}),
     ("search_restaurants", {"latitude": float("nan"), "longitude": 1, "radius_km": 5}),
     ("search_restaurants", {"min_price": 10**400}),
-    ("search_restaurants", {"min_price": True}),
-    ("search_restaurants", {"city": "a", "limit": 0}),
-    ("search_restaurants", {"cuisines": [None]}),
     ("search_restaurants", {"cuisines": ['{"}']}),
     ("query_menu_items", {"image_labels": [f"soup{number}" for number in range(1500)]}),
     ("create_order", ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": -1}]}),
-    ("create_order", ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 1.0}]}),
-    ("create_reservation", RESERVE | {"date": "2028-02-29"}),
-    ("create_reservation", RESERVE | {"date": "2027-02-29"}),
-    ("create_reservation", RESERVE | {"time": "24:00"}),
-    ("get_order_details", {"order_id": new_id("order", "his"), "user_id": MARA}),
     ("get_user_details", {"user_id": MARA, "\ud800": 1}),
-    ("list_user_orders", {"user_id": "%"}),
 ]
 
 

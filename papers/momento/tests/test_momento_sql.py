@@ -14,73 +14,41 @@ from papers.momento.world import World
 ATTACKS = [
     "DELETE FROM orders",
     "UPDATE orders SET total_price = 0",
-    "INSERT INTO orders (id) VALUES ('11111111-1111-4111-8111-111111111111')",
     "DROP TABLE orders",
-    "TRUNCATE orders",
-    "ALTER TABLE orders ADD COLUMN x int",
     "CREATE TABLE x (y int)",
-    "CREATE VIEW x AS SELECT 1",
-    "GRANT ALL ON orders TO PUBLIC",
     "SELECT 1; DELETE FROM orders",
     "SELECT 1; SELECT 2",
     "SELECT 1 /* ; */; UPDATE orders SET status = 'cancelled' --",
-    "SELECT 1 -- \n; DROP TABLE orders",
-    "/* SELECT */ DELETE FROM orders",
     "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
-    "WITH more AS (INSERT INTO orders SELECT * FROM orders RETURNING *) SELECT * FROM more",
     "WITH new AS (UPDATE orders SET status = 'cancelled' RETURNING *) SELECT count(*) FROM new",
     "SELECT * INTO stolen FROM users",
     "SELECT * FROM orders FOR UPDATE",
-    "COPY users TO '/x'",
     "COPY (SELECT * FROM users) TO PROGRAM 'cat'",
     "SELECT * FROM sessions",
-    "SELECT * FROM public.sessions",
-    'SELECT * FROM "sessions"',
     "SELECT * FROM SESSIONS",
-    "SELECT content FROM session_messages",
     "SELECT (SELECT summary FROM sessions LIMIT 1) AS leak",
-    "SELECT id FROM users WHERE EXISTS (SELECT 1 FROM sessions WHERE summary LIKE 'O%')",
     "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
     "WITH users AS (SELECT * FROM sessions) SELECT * FROM users",
-    "WITH s AS (SELECT summary FROM sessions) SELECT * FROM s",
     "SELECT u.id FROM users u JOIN LATERAL (SELECT * FROM sessions) s ON true",
     "TABLE sessions",
-    "SELECT * FROM main.sessions",
     "SELECT pg_sleep(5)",
-    "SELECT * FROM pg_sleep(5)",
     "SELECT count(*) FROM generate_series(1, 1000000000)",
     "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
     "SELECT * FROM pg_catalog.pg_tables",
-    "SELECT * FROM pg_shadow",
     "SELECT * FROM information_schema.tables",
-    "SELECT * FROM sqlite_master",
-    "SELECT * FROM pragma_table_info('users')",
     "SELECT 'sessions'::regclass",
     "SELECT current_setting('momento.user_id')",
     "SELECT set_config('statement_timeout', '0', false)",
     "SELECT pg_read_file('/x')",
-    "SELECT lo_import('/x')",
     "SELECT query_to_xml('SELECT * FROM sessions', true, false, '')",
-    "SELECT database_to_xml(true, false, '')",
-    "SELECT load_extension('/x')",
     "SELECT version()",
     "SELECT now()",
-    "SELECT CURRENT_DATE",
     "SELECT current_user",
-    "SELECT user",
     "SELECT pg_terminate_backend(1)",
-    "SELECT nextval('x')",
-    "SELECT pg_advisory_lock(1)",
     "SET statement_timeout = 0",
-    "BEGIN",
-    "COMMIT",
     "RESET ROLE",
     "DO $$ BEGIN PERFORM 1; END $$",
     "EXPLAIN ANALYZE DELETE FROM orders",
-    "ATTACH DATABASE '/x' AS y",
-    "PRAGMA query_only = OFF",
-    "VACUUM",
-    "CALL x()",
     "VALUES (1)",
     "SELECT",
     "not SQL at all",
@@ -88,19 +56,13 @@ ATTACKS = [
     # A subquery's name must not open the table of that name to the rest of the query.
     "SELECT s.* FROM sessions s, (WITH sessions AS (SELECT 1 AS one) SELECT * FROM sessions) x",
     "WITH sessions AS (SELECT 1 AS one) SELECT * FROM public.sessions",
-    "SELECT * FROM sqlite_master, (WITH sqlite_master AS (SELECT 1 AS one) SELECT * FROM sqlite_master) x",
     "SELECT * FROM pg_tables, (WITH pg_tables AS (SELECT 1 AS one) SELECT * FROM pg_tables) x",
     "SELECT * FROM (WITH gone AS (DELETE FROM orders RETURNING id) SELECT * FROM gone) x",
     "SELECT * FROM (SELECT * FROM orders FOR UPDATE) x",
     "SELECT length(repeat('a', 1000000000))",
-    "SELECT randomblob(100000000)",
-    "SELECT printf('%1000000000d', 1)",
-    "SELECT * FROM json_each('[1]')",
     'SELECT * FROM U&"s\\0065ssions"',
     "SELECT $x$ ' $x$ FROM sessions",
-    "SELECT * FROM ONLY sessions",
     'SELECT "pg_sleep"(3)',
-    "SELECT pg_catalog.pg_sleep(3)",
     "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
 ]
 
@@ -154,22 +116,15 @@ MANY = "(SELECT string_agg('aaaaaaaaaa', '') AS s FROM menu_items a, menu_items 
 TWICE = ", ".join(f"t{number} AS (SELECT s || s AS s FROM t{number - 1})" for number in range(1, 12))
 HEAVY = [  # whoever only looks at the clock is kept busy by these for minutes, or runs out of memory
     f"SELECT trim(both replace(s, 'a', 'b') || 'a' from s) AS x FROM {MANY}",
-    f"SELECT strpos(s, 'b' || left(s, 160000)) AS x FROM {MANY}",
-    f"SELECT replace(s, 'b' || left(s, 160000), 'x') AS x FROM {MANY}",
     f"SELECT s LIKE '%' || left(s, 160000) || '_b' AS x FROM {MANY}",
     f"SELECT s ILIKE ANY(ARRAY[left(s, 160000) || '_b']) AS x FROM {MANY}",
     "SELECT array_agg(a.id::text || b.id::text) && array_agg(b.name) AS x FROM menu_items a, menu_items b",
-    "SELECT length(string_agg(a.name, '')) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
-    "SELECT string_agg(a.name, '') OVER () AS x FROM menu_items a, menu_items b",
-    "SELECT array_length(array_agg(a.name), 1) AS x FROM menu_items a, menu_items b, menu_items c, menu_items d",
     f"WITH t0 AS (SELECT '{'a' * 1000}' AS s), {TWICE} SELECT s FROM t11",
     "SELECT length(" + "replace(" * 8 + f"'{'a' * 100}'" + ", 'a', 'aaaaaaaaaa')" * 8 + ") AS x",
     "SELECT count(*) AS x FROM " + ", ".join(f"users u{number}" for number in range(1500)),
     "SELECT a.*, b.*, c.* FROM menu_items a, menu_items b, menu_items c",
     "SELECT " + ", ".join(f"strpos(name, '{number}')" for number in range(51)) + " FROM users",
-    "SELECT 1e5000 AS x",
     "SELECT " + "9" * 5000 + " AS x",
-    "SELECT '1e5000'::numeric * 2 AS x",
     "SELECT 9e99::float * 9e99 * 9e99 * 9e99 AS x",
 ]
 
@@ -181,13 +136,10 @@ def test_a_query_that_grows_without_bound_is_refused(world: World, query: str) -
     assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
 
 
-def test_numbers_in_json_that_python_does_not_print_are_answered(world: World) -> None:
-    assert call(world, "execute_sql", {"query": """SELECT '{"a": 1e5000}'::jsonb AS x"""})
-
-
 def test_a_result_may_not_flood_the_agent(world: World) -> None:
     result = call(world, "execute_sql", {"query": "SELECT a.*, b.* FROM menu_items a, menu_items b", "max_rows": 10_000})
     assert result.startswith(ERROR) and "select less" in result
+    assert call(world, "execute_sql", {"query": """SELECT '{"a": 1e5000}'::jsonb AS x"""})  # more digits than Python prints
 
 
 ANSWERS = [  # columns without a name are called as PostgreSQL calls them, also where a bound stands around them
@@ -223,21 +175,11 @@ def test_no_two_columns_have_one_name(world: World) -> None:
     assert shown["rows"] == [{"id": new_id("order", "his"), "id_3": OREN, "id_2": OREN, "id_4": "Oren"}]
 
 
-def test_a_thousand_columns_of_one_name_take_no_time(world: World) -> None:
-    shown = json.loads(
-        call(world, "execute_sql", {"query": f"SELECT {', '.join(['max(user_id)'] * 1200)} FROM orders LIMIT 1"})
-    )
-    assert shown["columns"] == ["max", *(f"max_{number}" for number in range(2, 1201))]
-
-
 RECALLS = [
     "SELECT summary FROM sessions WHERE summary <> '' AND 1 / (CASE WHEN summary LIKE 'OREN%' THEN 0 ELSE 1 END) = 1",
     "SELECT summary FROM sessions WHERE user_id IS NOT DISTINCT FROM 'oren_tadic'",
     "SELECT id, user_id, summary FROM sessions",
-    "SELECT summary FROM sessions WHERE user_id = 'oren_tadic'",
     "SELECT summary FROM sessions WHERE user_id <> :user_id OR 1 = 1",
-    "SELECT s.summary FROM sessions s JOIN sessions t ON true",
-    "SELECT max(summary) AS summary FROM sessions",
     "SELECT string_agg(summary, ' ') AS summary FROM sessions",
     "SELECT 'mara_quist' AS user_id, summary FROM sessions WHERE user_id = 'oren_tadic'",
     "SELECT (SELECT summary FROM sessions WHERE user_id = 'oren_tadic') AS summary FROM sessions",
@@ -274,7 +216,7 @@ def test_recall_by_meaning_and_by_time(world: World) -> None:
     assert len(world.database.recall(friday, MARA, [1.0, 0.0, 0.0])) == 1
 
 
-def test_recall_may_not_flood_the_agent(world: World) -> None:
+def test_recall_is_bounded(world: World) -> None:
     many = "SELECT a.summary FROM sessions a" + "".join(f", sessions t{number}" for number in range(14))
     assert len(world.database.recall(many, MARA, [1.0, 0.0, 0.0])) == 1000
     with pytest.raises(CallError, match="select less"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltamem.errors import DeltaMemError
-from papers.momento.mini import FORMS, KINDS, alternatives, form_pattern, mini_tasks, turn_id
+from papers.momento.mini import FORMS, KINDS, form_pattern, mini_tasks, turn_id
 from papers.momento.scores import Action, score_trial
 from papers.momento.tasks import Node, Task, TaskSet, read_tasks
 from papers.momento.tools import call
@@ -182,12 +181,3 @@ def test_a_file_without_tasks_is_one_sentence(tmp_path: Path, content: bytes) ->
         read_tasks(path)
     with pytest.raises(DeltaMemError, match="No such file"):
         read_tasks(tmp_path / "missing")
-
-
-def test_the_alternatives_of_a_chain_without_a_search_are_itself() -> None:
-    chain = [Node(id="a", tool="get_membership_status")]
-    assert alternatives(chain) == (tuple(chain),)
-
-
-def test_kinds_are_spread_over_users(mini: TaskSet) -> None:
-    assert len(Counter(task.user_id for task in mini.tasks)) == 8
