@@ -234,7 +234,7 @@ def planned_calls(count: int = 312) -> list[tuple[str, dict[str, Any]]]:
         "query": [
             "SELECT name, city, capacity FROM restaurants WHERE city ILIKE 'lin%' ORDER BY name",
             "WITH cheap AS (SELECT restaurant_id, min(price) AS least FROM menu_items GROUP BY restaurant_id) "
-            "SELECT r.name, c.least FROM cheap c JOIN restaurants r ON r.id = c.restaurant_id ORDER BY c.least, r.name LIMIT 5",
+            "SELECT r.name, c.least FROM cheap c JOIN restaurants r ON r.id = c.restaurant_id ORDER BY 2, 1 LIMIT 5",
             "DELETE FROM orders",
             "",
         ],
