@@ -58,7 +58,7 @@ def fill(folder: Path, memories: int) -> None:
 
 def open_once(folder: Path) -> None:
     """Open the store in this process, search, and print what it took."""
-    import deltamem.bank.chroma_index  # noqa: F401  the import is not what is measured
+    import deltamem.bank.chroma  # noqa: F401  the import is not what is measured
 
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     reports: list[int] = []

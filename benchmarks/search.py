@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.bank.base import ReadableBank, SnapshotBank
-from deltamem.bank.chroma_index import ChromaIndex
+from deltamem.bank.chroma import ChromaIndex
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 

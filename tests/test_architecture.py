@@ -35,7 +35,7 @@ def test_each_walk_is_short() -> None:
     [
         ("deltamem", {"pydantic", "numpy"}),
         ("deltamem.bank.base", {"openai", "chromadb", "torch"}),
-        ("deltamem.bank.chroma_index", {"openai", "torch"}),
+        ("deltamem.bank.chroma", {"openai", "torch"}),
         ("rewards.scorer", {"openai", "torch", "rich"}),
         ("train", {"torch", "transformers", "verl", "ray", "openai"}),
         ("synth.__main__", {"torch", "transformers", "chromadb"}),

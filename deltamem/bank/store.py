@@ -29,7 +29,7 @@ from deltamem.memory import MemoryState
 from deltamem.sessions import Session
 
 if TYPE_CHECKING:
-    from deltamem.bank.chroma_index import ChromaIndex
+    from deltamem.bank.chroma import ChromaIndex
 
 
 _POLL_SECONDS = 0.005
@@ -370,7 +370,7 @@ class MemoryStore:
         Raises:
             DeltaMemError: If another process has the store open, or its files cannot be read.
         """
-        from deltamem.bank.chroma_index import ChromaIndex  # half a second of imports that an in-memory store does not need
+        from deltamem.bank.chroma import ChromaIndex  # half a second of imports that an in-memory store does not need
 
         try:
             folder.mkdir(parents=True, exist_ok=True)

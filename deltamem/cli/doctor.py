@@ -15,7 +15,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
-    from deltamem.bank.chroma_index import ChromaIndex
+    from deltamem.bank.chroma import ChromaIndex
     from deltamem.journal.owner import OwnerJournal
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
@@ -180,8 +180,8 @@ def _index(options: Options, journal: Journal) -> Iterator[Check]:
 
 
 def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
-    from deltamem.bank import chroma_check
-    from deltamem.bank.chroma_index import ChromaIndex
+    from deltamem.bank import chroma_files
+    from deltamem.bank.chroma import ChromaIndex
     from deltamem.bank.store import INDEX_FOLDER
 
     folder = options.bank / INDEX_FOLDER
@@ -190,9 +190,8 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
             yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
             return
         # Opening throws damaged parts away; what only looks must not.
-        if not chroma_check.was_shut_down_cleanly(folder) and (damaged := chroma_check.damaged_collections(folder)) != []:
-            what = "as a whole" if damaged is None else f"in {len(damaged)} collections"
-            yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
+        if not chroma_files.is_sound(folder):
+            yield Check("index", Status.WARN, "damaged; it is rebuilt when the bank is opened")
             return
     try:
         index = ChromaIndex.open(None if options.index_url else folder, options.index_url, journal.store_id)

@@ -141,11 +141,11 @@ async def work(store: MemoryStore, count: int, acks: int) -> None:
 
 
 def main(job: str, folder: Path, count: int) -> None:
-    from deltamem.bank import chroma_index
-    from deltamem.bank.chroma_bank import ChromaBank
+    from deltamem.bank import chroma
+    from deltamem.bank.chroma import ChromaBank
 
     stage = Stage(folder)
-    chroma_index.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
+    chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
     OwnerJournal.append = stage.during("commit", OwnerJournal.append)  # type: ignore[method-assign]
     MemoryManager.ingest_job = stage.during("read", MemoryManager.ingest_job)  # type: ignore[method-assign]
     JobQueue._end = stage.during("end", JobQueue._end)  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def main(job: str, folder: Path, count: int) -> None:
     ChromaBank.purge = stage.during("purge", ChromaBank.purge)  # type: ignore[method-assign]
     deltamem.journal.transfer.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
     UserStore.reload = stage.during("reload", UserStore.reload)  # type: ignore[method-assign]
-    chroma_index.build = stage.during("rebuild", chroma_index.build)  # type: ignore[assignment]
+    chroma._create = stage.during("rebuild", chroma._create)
     acks = os.open(f"{folder}.acks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with stage.during("open", MemoryStore.open)(folder, WordEmbedder()) as store:
         bank = stage.during("open", store.bank)

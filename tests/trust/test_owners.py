@@ -18,7 +18,7 @@ from rule_model import RulePolicy
 from trust_checks import check_journal
 
 from deltamem import manager as managers
-from deltamem.bank import base, chroma_bank, chroma_collection, chroma_index, store
+from deltamem.bank import base, chroma, store
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
@@ -131,7 +131,7 @@ def check_files(folder: Path, owners: int) -> None:
     assert not [path for path, held in index.items() if NAMES[-1][:100].encode() in held]
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert CANARIES[NAMES[6]].encode() not in everything and CANARIES[NAMES[0]].encode() in everything
-    from deltamem.bank.chroma_index import ChromaIndex
+    from deltamem.bank.chroma import ChromaIndex
 
     opened = ChromaIndex.open(folder / "index")
     assert len(opened.collections()) == owners
@@ -186,8 +186,8 @@ def _methods(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
         (journal.OwnerJournal, "name"),
         (base.SnapshotBank, "owner"),
         (base.OverlayBank, "base"),
-        (chroma_bank.ChromaBank, "committed"),
-        (chroma_collection.ChromaCollection, "owner"),
+        (chroma.ChromaBank, "committed"),
+        (chroma.ChromaCollection, "owner"),
     ],
 )
 def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> None:
@@ -205,7 +205,7 @@ def test_nothing_searches_without_an_owner() -> None:
     """Whatever has a `search` or a `state` in these modules is one of the kinds above, all of them bound to an owner."""
     bound = {"MemoryManager", "SyncMemoryManager", "MemoryBank", "ReadableBank", "SnapshotBank", "OverlayBank", "UserStore"}
     bound |= {"ChromaBank", "ChromaCollection", "OwnerJournal", "Searcher"}  # a searcher is made for one `UserStore`
-    modules = [managers, base, chroma_collection, chroma_bank, chroma_index, store, journal]
+    modules = [managers, base, chroma, store, journal]
     questions = {"search", "search_many", "state", "history", "blame", "vectors", "entries", "dialogue", "dialogues"}
     found = {
         kind.__name__

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from deltamem.bank.base import Hit, MemoryBank
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_index import ChromaIndex
+from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 

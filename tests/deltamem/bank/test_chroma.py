@@ -3,12 +3,14 @@
 import logging
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import chromadb
@@ -17,11 +19,8 @@ import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
 from chromadb.api.client import Client
 
-from deltamem.bank import chroma_check
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE, client_settings
-from deltamem.bank.chroma_collection import IndexUnavailableError, collection_name
-from deltamem.bank.chroma_index import ChromaIndex, IndexStatus, SharedLock
+from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, IndexUnavailableError, SharedLock, collection_name
+from deltamem.bank.chroma_files import CLEAN_SHUTDOWN_FILE, client_settings
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
@@ -112,7 +111,7 @@ def test_an_interrupted_building_is_noticed_and_progress_is_told(tmp_path: Path)
     with pytest.raises(RuntimeError, match="power cut"):
         opened(index, texts, 1, embed=fails_late)
     status = index.status("Ana")
-    assert status is not None and status.position == -1 and 0 < status.memories < 1100
+    assert status is None, "nothing is written before all is embedded"
     index.close()
     index = ChromaIndex.open(tmp_path)
     check(opened(index, texts, 1, progress=lambda done, total: told.append((done, total))), texts, 1)
@@ -344,9 +343,7 @@ def test_files_that_were_cut_are_never_read_to_find_out(
     folder = tmp_path / "index"
     shutil.copytree(large, folder)
     damage(_largest(folder, name))
-    # As when the child process, by luck, finds nothing.
-    monkeypatch.setattr(chroma_check, "_check", lambda folder, skip, limit: (True, {}))
-    assert len(chroma_check.damaged_collections(folder) or ()) == 1
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: CompletedProcess((), 0))  # the child, by luck, finds nothing
     assert len(reopen(folder, lettered(range(1, 1301)), 5)) == 1300
 
 
@@ -365,17 +362,6 @@ def test_a_folder_that_vanishes_while_it_is_open_is_closed_and_built_anew(folder
     shutil.rmtree(folder)
     index.close()
     assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
-
-
-def test_damage_to_one_owner_leaves_the_others_as_they_are(large: Path, tmp_path: Path) -> None:
-    folder, embedder = tmp_path / "index", HashEmbedder()
-    shutil.copytree(large, folder)
-    _garbage(_largest(folder, "data_level0.bin"))
-    index = ChromaIndex.open(folder)
-    assert index.collections() == [collection_name("Ben")]
-    check(open_bank(index, "Ben", state_of(TEXTS), 3, embed=embedder.documents), TEXTS, 3)
-    index.close()
-    assert embedder.embedded == []
 
 
 def test_what_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -465,7 +451,7 @@ def test_who_waits_to_be_alone_goes_before_new_sharers() -> None:
                 time.sleep(0.001)
             late = threads.submit(enter, lock.shared, "late")
             time.sleep(0.05)
-            enter(lock.shared, "again")  # who shares it already need not wait
+            assert order == []
         for entered in (alone, late):
             entered.result(120)
-    assert order == ["again", "alone", "late"]
+    assert order == ["alone", "late"]

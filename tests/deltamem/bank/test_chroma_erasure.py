@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from bank_cases import check_ranking, lettered, move, open_bank, state_of, vectors_of
 
-from deltamem.bank.chroma_check import client_settings
-from deltamem.bank.chroma_collection import collection_name
-from deltamem.bank.chroma_index import ChromaIndex
+from deltamem.bank.chroma import ChromaIndex, collection_name
+from deltamem.bank.chroma_files import client_settings
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 

@@ -24,8 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltamem.bank.base import MemoryBank, OverlayBank, SnapshotBank
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_index import ChromaIndex
+from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.memory import MemoryState
 
 Make = Callable[[str, MemoryState], MemoryBank]
