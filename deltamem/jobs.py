@@ -109,7 +109,7 @@ class Worker:
                 await asyncio.wait([waiter], timeout=wait)
                 if waiter.done() and (transition := waiter.result()) is not None:
                     return transition
-            return await asyncio.to_thread(manager.job, job.id)
+            return await asyncio.to_thread(manager.journal.job, job.id)
         finally:
             waiters.discard(waiter)
             if not waiters:

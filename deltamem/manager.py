@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import itertools
 import time as clock
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
-from uuid import UUID
 
 from anyio.from_thread import start_blocking_portal
 
@@ -27,8 +28,8 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
-from deltamem.journal.jobs import Job, JobState
-from deltamem.journal.owner import Point, SessionKnownError, StaleJournalError
+from deltamem.journal.jobs import Job
+from deltamem.journal.owner import OwnerJournal, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
@@ -200,22 +201,6 @@ class MemoryManager:
             session = await asyncio.to_thread(self._owned.journal.job_session, job_id)
             return None if session is None else await self._searchable(await self._ingest(session, started))
 
-    def job(self, job_id: str) -> Job:
-        """A job of this owner.
-
-        Raises:
-            DeltaMemError: If there is none.
-        """
-        return self._owned.journal.job(job_id)
-
-    def jobs(self, *states: JobState) -> list[Job]:
-        """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
-        return self._owned.journal.jobs(*states)
-
-    def job_counts(self) -> dict[JobState, int]:
-        """How many jobs of this owner are in each state."""
-        return self._owned.journal.job_counts()
-
     async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, as one journal entry: all of it or nothing.
 
@@ -300,55 +285,23 @@ class MemoryManager:
         """The memory state now, or at an earlier position, session or time."""
         return self._owned.bank.state if point is None else self._owned.journal.state(point)
 
-    def uuids(self, point: Point = None) -> dict[str, UUID]:
-        """UUIDs by id, which stay with their memories; see `deltamem.journal.owner.OwnerJournal.uuids`.
-
-        Every method that takes the id of a memory takes its UUID as well.
-        """
-        return self._owned.journal.uuids(point)
-
-    def added(self, point: Point = None) -> dict[str, datetime]:
-        """By id, the times that the memories had when they were added; of the same memories as `uuids`."""
-        return self._owned.journal.added(point)
-
-    def session_time(self, session_id: str) -> datetime | None:
-        """The time of a session that is applied or was taken on; None if there is none of this id."""
-        return self._owned.journal.session_time(session_id)
-
     @property
-    def head(self) -> int:
-        """The last position of the journal; 0 if there is no entry."""
-        return self._owned.journal.head
+    def journal(self) -> OwnerJournal:
+        """Points, UUIDs, jobs and all else that the journal says of this owner. Write by the manager only.
+
+        Whatever takes the id of a memory takes its UUID as well.
+        """
+        return self._owned.journal
 
     @property
     def position(self) -> int:
         """The journal position of the present `state`, without reading the disk."""
         return self._owned.bank.position
 
-    def point(self, text: str) -> Point:
-        """A point as people write it: a session id, ``@N`` or an ISO 8601 time.
-
-        Raises:
-            NotFoundError: If it is none of these.
-        """
-        return self._owned.journal.point(text)
-
-    def resolve(self, point: Point) -> int:
-        """The position that a point means.
-
-        Raises:
-            NotFoundError: If there is no such point.
-        """
-        return self._owned.journal.resolve(point)
-
     @property
     def erased(self) -> bool:
         """Whether the owner was erased since; then the manager refuses everything, and a new one has to be made."""
         return self._owned.erased
-
-    def memory_id(self, given: str) -> str:
-        """The id of a memory that is given by its UUID; anything else as it is."""
-        return self._owned.journal.memory_id(given)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """Everything that happened to a memory, oldest first; see `deltamem.journal.owner.OwnerJournal.history`."""
@@ -535,7 +488,7 @@ class MemoryManager:
 class SyncMemoryManager:
     """`deltamem.manager.MemoryManager` for code that is not asynchronous; may be used from several threads.
 
-    ::
+    It has the same methods and properties, without ``await``::
 
         with SyncMemoryManager(lambda: MemoryManager.open(Path("bank"), owner="ann", policy=policy)) as memory:
             memory.ingest(memory.session("monday", time, [Turn("user", "I moved to Denver.")]))
@@ -554,85 +507,13 @@ class SyncMemoryManager:
         """Open a store for one owner; takes what `MemoryManager.open` takes."""
         return cls(lambda: MemoryManager.open(folder, **settings))
 
-    @property
-    def owner(self) -> str:
-        """Whose memory this is."""
-        return self._manager.owner
-
-    def session(
-        self, session_id: str, time: datetime, turns: Sequence[Turn], metadata: Mapping[str, object] | None = None
-    ) -> Session:
-        """See `MemoryManager.session`."""
-        return self._manager.session(session_id, time, turns, metadata)
-
-    def ingest(self, session: Session) -> Transition:
-        """See `MemoryManager.ingest`."""
-        return self._portal.call(self._manager.ingest, session)
-
-    def write(self, edits: Sequence[Edit], actor: str) -> Entry:
-        """See `MemoryManager.write`."""
-        return self._portal.call(self._manager.write, edits, actor)
-
-    def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
-        """See `MemoryManager.search`."""
-        return self._portal.call(self._manager.search, query, k, filters)
-
-    def search_many(
-        self, queries: Sequence[str], k: int = 5, filters: Mapping[str, object] | None = None
-    ) -> list[list[Hit]]:
-        """See `MemoryManager.search_many`."""
-        return self._portal.call(self._manager.search_many, queries, k, filters)
-
-    def memories(
-        self,
-        filters: Mapping[str, object] | None = None,
-        *,
-        point: Point = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> list[Memory]:
-        """See `MemoryManager.memories`."""
-        return self._manager.memories(filters, point=point, after=after, limit=limit)
-
-    def state(self, point: Point = None) -> MemoryState:
-        """See `MemoryManager.state`."""
-        return self._manager.state(point)
-
-    def uuids(self, point: Point = None) -> dict[str, UUID]:
-        """See `MemoryManager.uuids`."""
-        return self._manager.uuids(point)
-
-    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
-        """See `MemoryManager.history`."""
-        return self._manager.history(memory_id)
-
-    def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """See `MemoryManager.blame`."""
-        return self._manager.blame(memory_id)
-
-    def diff(self, before: Point, after: Point = None) -> Diff:
-        """See `MemoryManager.diff`."""
-        return self._manager.diff(before, after)
-
-    def rollback(self, to: Point) -> Entry:
-        """See `MemoryManager.rollback`."""
-        return self._portal.call(self._manager.rollback, to)
-
-    def forget(self, memory_id: str) -> Entry:
-        """See `MemoryManager.forget`."""
-        return self._portal.call(self._manager.forget, memory_id)
-
-    def forget_owner(self) -> Erasure:
-        """See `MemoryManager.forget_owner`."""
-        return self._portal.call(self._manager.forget_owner)
-
-    def export(self, stream: TextIO) -> Counts:
-        """See `MemoryManager.export`."""
-        return self._manager.export(stream)
-
-    def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
-        """See `MemoryManager.import_from`."""
-        return self._portal.call(lambda: self._manager.import_from(stream, rename=rename))
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while __init__ has not made the manager, too
+            raise AttributeError(name)
+        found = getattr(self._manager, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **kwargs: self._portal.call(partial(found, *args, **kwargs))
 
     def close(self) -> None:
         """Close the manager and end the loop."""

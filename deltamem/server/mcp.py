@@ -310,7 +310,7 @@ async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval
     memory = await state_of(ctx).memory(Scope.WRITE)
 
     def compare() -> str:
-        position = memory.resolve(memory.point(to))
+        position = memory.journal.resolve(memory.journal.point(to))
         found = memory.diff(position)
         where = to if to == f"@{position}" else f"{to} (@{position})"
         return (

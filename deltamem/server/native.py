@@ -250,12 +250,12 @@ async def add_session(body: SessionIn, manager: Creating, request: Request) -> T
 
 def list_jobs(parameters: Annotated[JobParameters, Query()], manager: Reading) -> JobsOut:
     """The sessions that were taken on; by default those that are not applied."""
-    return JobsOut(jobs=[JobRecord.of(job) for job in manager.jobs(*parameters.state)])
+    return JobsOut(jobs=[JobRecord.of(job) for job in manager.journal.jobs(*parameters.state)])
 
 
 def get_job(job: Annotated[str, Path(min_length=1, max_length=64)], manager: Reading) -> JobRecord:
     """How far a session is, with the time of the next attempt and the last error."""
-    return JobRecord.of(manager.job(job))
+    return JobRecord.of(manager.journal.job(job))
 
 
 def list_memories(parameters: Annotated[ListParameters, Query()], manager: Reading, request: Request) -> MemoriesOut:
@@ -319,8 +319,8 @@ async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOu
 
 def diff(parameters: Annotated[DiffParameters, Query()], manager: Reading) -> DiffRecord:
     """What changed between two points, memory by memory."""
-    before = manager.resolve(manager.point(parameters.before))
-    after = manager.resolve(None if parameters.after is None else manager.point(parameters.after))
+    before = manager.journal.resolve(manager.journal.point(parameters.before))
+    after = manager.journal.resolve(None if parameters.after is None else manager.journal.point(parameters.after))
     return DiffRecord.of(manager.diff(before, after), before=before, after=after)
 
 
@@ -355,7 +355,8 @@ async def import_journal(
 
 def get_owner(manager: Reading) -> OwnerOut:
     """How much is known of an owner."""
-    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=manager.head, jobs=manager.job_counts())
+    journal = manager.journal
+    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=journal.head, jobs=journal.job_counts())
 
 
 async def erase_owner(manager: Admin, request: Request) -> ErasureRecord:

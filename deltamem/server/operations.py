@@ -98,7 +98,7 @@ async def add_session(
     """
     begin, attempts = now(), 1 if time is not None else 2
     for attempt in range(attempts):
-        when = time or await anyio.to_thread.run_sync(manager.session_time, session_id) or begin
+        when = time or await anyio.to_thread.run_sync(manager.journal.session_time, session_id) or begin
         session = Session(
             manager.owner, person or manager.person_name, when, tuple(turns), session_id, noted(metadata or {})
         )
@@ -137,7 +137,7 @@ def page(
     limit: int | None = None,
 ) -> MemoriesOut:
     """The memories in the order of their ids, now or as they were at a point, page by page or all."""
-    point = None if at is None else manager.point(at)
+    point = None if at is None else manager.journal.point(at)
     found = manager.memories(filters, point=point, after=cursor, limit=None if limit is None else limit + 1)
     uuids = service.uuids(manager, point)
     memories = [StoredMemory.of(memory, uuid=uuids[memory.id]) for memory in found[:limit] if memory.id in uuids]
@@ -150,8 +150,8 @@ def stored(service: Service, manager: MemoryManager, id_or_uuid: str, at: str | 
     Raises:
         NotFoundError: If it is not there then.
     """
-    point = None if at is None else manager.point(at)
-    found = manager.state(point).get(manager.memory_id(id_or_uuid))
+    point = None if at is None else manager.journal.point(at)
+    found = manager.state(point).get(manager.journal.memory_id(id_or_uuid))
     uuid = None if found is None else service.uuids(manager, point).get(found.id)
     if found is None or uuid is None:
         raise NotFoundError(f"there is no memory {id_or_uuid!r} now; see its history")
@@ -195,5 +195,5 @@ async def delete(service: Service, manager: MemoryManager, id_or_uuid: str, acto
 
 async def rollback(manager: MemoryManager, to: str) -> EntryRecord:
     """Restore the memories as they were at a point; later sessions count as not given. Can itself be rolled back."""
-    position = await anyio.to_thread.run_sync(lambda: manager.resolve(manager.point(to)))
+    position = await anyio.to_thread.run_sync(lambda: manager.journal.resolve(manager.journal.point(to)))
     return EntryRecord.of(await manager.rollback(position))

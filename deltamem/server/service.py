@@ -156,8 +156,8 @@ class Service:
     def uuids(self, manager: MemoryManager, point: Point = None) -> dict[str, UUID]:
         """UUIDs by id, see `MemoryManager.uuids`; those of the present state are kept until it changes."""
         if point is not None:
-            return manager.uuids(point)
-        return _kept(self._uuids, manager, manager.uuids)
+            return manager.journal.uuids(point)
+        return _kept(self._uuids, manager, manager.journal.uuids)
 
     async def present_uuids(self, manager: MemoryManager) -> dict[str, UUID]:
         """`uuids` of the present state; without a change of threads if they are at hand."""
@@ -166,7 +166,7 @@ class Service:
 
     def added(self, manager: MemoryManager) -> dict[str, datetime]:
         """First times by id, see `MemoryManager.added`; kept until the state changes."""
-        return _kept(self._added, manager, manager.added)
+        return _kept(self._added, manager, manager.journal.added)
 
     async def forget(self, manager: MemoryManager, memory_id: str) -> Entry:
         """Erase a memory for good, see `MemoryManager.forget`.

@@ -66,7 +66,7 @@ class Mem0Access:
             raise Problem(409, "this id belongs to several users of this key, whose memories were imported from one export")
         for owner in owners:
             manager = self.service.manager_of(owner)
-            memory = manager.state().get(manager.memory_id(str(uuid)))
+            memory = manager.state().get(manager.journal.memory_id(str(uuid)))
             if memory is not None:
                 return Located(manager, memory, uuid, self.service.added(manager).get(memory.id, memory.time))
         raise not_found()
@@ -91,7 +91,7 @@ class Mem0Access:
         if owner is None or not self.key.opens(owner):
             raise not_found()
         manager = self.service.manager_of(owner)
-        return manager, manager.job(job_id)
+        return manager, manager.journal.job(job_id)
 
     async def erase(self, found: Iterable[Located]) -> int:
         """Erase memories for good; how many there were."""

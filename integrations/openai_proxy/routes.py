@@ -188,7 +188,7 @@ async def _prepare(proxy: ProxyRoutes, conversation: _Conversation, body: bytes)
         return body
     query, manager = text_of(messages[asked[-1]].get("content")), conversation.manager
     addition = ""
-    conversation.head = await anyio.to_thread.run_sync(lambda: manager.head)
+    conversation.head = await anyio.to_thread.run_sync(lambda: manager.journal.head)
     if conversation.head and query.strip():
         async with asyncio.timeout(proxy.settings.recall):
             hits = await manager.search(query, proxy.settings.memories)

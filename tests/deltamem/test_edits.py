@@ -59,9 +59,9 @@ async def test_what_is_written_is_found_and_what_is_retracted_is_not() -> None:
 async def test_a_memory_can_be_named_by_its_uuid() -> None:
     memory = manager()
     await memory.write([Add("Ann swims.", START), Add("Ann runs.", START)], "ann")
-    names = memory.uuids()
+    names = memory.journal.uuids()
     await memory.write([Update(str(names["m1"]), "Ann dives."), Retract(str(names["m2"]))], "ann")
-    assert texts(memory.state()) == {"m1": "Ann dives."} and memory.uuids() == names
+    assert texts(memory.state()) == {"m1": "Ann dives."} and memory.journal.uuids() == names
     await memory.forget(str(names["m2"]))
     assert all(step.change.erased for step in memory.history(str(names["m2"])))
     with pytest.raises(DeltaMemError, match="no memory"):
@@ -213,7 +213,7 @@ async def test_search_and_listing_are_filtered() -> None:
     assert [known.id for known in listed] == ["m1", "m3", "m4"]
     await memory.write([Retract("m4")], "ann")
     assert [known.id for known in memory.memories({"kind": "a"}, after="m4", limit=3)] == ["m5", "m7", "m9"]
-    assert [known.id for known in memory.memories(after=str(memory.uuids()["m10"]))] == ["m11", "m12"]
+    assert [known.id for known in memory.memories(after=str(memory.journal.uuids()["m10"]))] == ["m11", "m12"]
     assert [known.id for known in memory.memories({"n": 3}, point=1)] == ["m4"] and len(memory.memories(point=0)) == 0
     with pytest.raises(FilterError, match="no operator"):
         await memory.search("tea", 5, {"n": {"like": 1}})

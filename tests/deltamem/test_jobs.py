@@ -52,7 +52,8 @@ async def test_many_owners_at_once_and_each_in_order() -> None:
                     assert isinstance(job, Job) and job.state in (JobState.QUEUED, JobState.RUNNING)
             await until(lambda: gate.most == 3)
             gate.open.set()
-            await until(lambda: not any(of(owner).jobs(JobState.QUEUED, JobState.RUNNING) for owner in store.owners()))
+            under_way = JobState.QUEUED, JobState.RUNNING
+            await until(lambda: not any(of(owner).journal.jobs(*under_way) for owner in store.owners()))
         for owner in ("ann", "bob", "cem", "dan"):
             assert [entry.session_id for entry in store.journal.owner(owner).entries()] == [f"s{n}" for n in range(1, 6)]
             assert texts(of(owner).state()) == {"m1": f"{owner.title()}'s city is Town5."}
@@ -88,8 +89,8 @@ async def test_what_may_pass_is_tried_again_and_the_reason_is_visible() -> None:
             assert job.last_error == "the endpoint answered 429"
             store.journal._database._connection.execute("UPDATE jobs SET retry_at = 1")
             worker.wake()
-            await until(lambda: of("ann").job(job.id).state is JobState.DONE)
-            assert (of("ann").job(job.id).attempts, of("ann").job(job.id).last_error) == (4, None)
+            await until(lambda: of("ann").journal.job(job.id).state is JobState.DONE)
+            assert (of("ann").journal.job(job.id).attempts, of("ann").journal.job(job.id).last_error) == (4, None)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ async def test_a_job_ends_with_its_entry_and_not_by_a_write_of_its_own(monkeypat
         of = managers(store, RulePolicy())
         async with Worker(store.journal.queue, of, QUICK) as worker:
             assert isinstance(await worker.ingest(a_session("ann", 1), wait=LONG), Transition)
-        assert [job.state for job in of("ann").jobs()] == [JobState.DONE] and not finished
+        assert [job.state for job in of("ann").journal.jobs()] == [JobState.DONE] and not finished
 
 
 async def test_two_workers_apply_each_session_once() -> None:
@@ -177,7 +178,7 @@ async def test_two_workers_apply_each_session_once() -> None:
         async with Worker(store.journal.queue, of, QUICK) as one, Worker(store.journal.queue, of, QUICK) as two:
             given = [worker.ingest(a_session("ann", number)) for number in range(1, 11) for worker in (one, two)]
             await asyncio.gather(*given)
-            await until(lambda: not of("ann").jobs(JobState.QUEUED, JobState.RUNNING))
+            await until(lambda: not of("ann").journal.jobs(JobState.QUEUED, JobState.RUNNING))
         applied = [entry.session_id for entry in store.journal.owner("ann").entries()]
         assert sorted(map(str, applied)) == sorted(f"s{number}" for number in range(1, 11))
 
@@ -190,7 +191,7 @@ async def test_what_is_forgotten_while_a_session_waits_does_not_come_back_with_i
         await memory.forget("m1")
         done = await memory.ingest_job(job.id)
         assert done is not None and "Zanzibar" not in str(memory.state().memories)
-        assert await memory.ingest_job(job.id) is None and memory.job(job.id).state is JobState.DONE
+        assert await memory.ingest_job(job.id) is None and memory.journal.job(job.id).state is JobState.DONE
         other = await memory.enqueue(a_session("ann", 3))
         await memory.forget_owner()
         assert await managers(store, RulePolicy())("ann").ingest_job(other.id) is None and store.owners() == []

@@ -260,7 +260,7 @@ async def test_the_state_at_hand_stands_for_the_last_position_after_every_kind_o
 
     def moved() -> bool:
         seen.append(memory.position)
-        return seen[-1] == memory.head > seen[-2]
+        return seen[-1] == memory.journal.head > seen[-2]
 
     await memory.ingest(said(memory, "s1", "My city is Boston."))
     assert moved()
@@ -274,4 +274,4 @@ async def test_the_state_at_hand_stands_for_the_last_position_after_every_kind_o
     memory.export(written)
     copy = manager(owner="ben")
     await copy.import_from(io.StringIO(written.getvalue()), rename=True)
-    assert copy.position == copy.head > 0
+    assert copy.position == copy.journal.head > 0

@@ -136,7 +136,7 @@ async def work(store: MemoryStore, count: int, acks: int) -> None:
         os.write(acks, f"{session.id}\n".encode())
         os.fsync(acks)
     async with Worker(store.journal.queue, of, WorkerSettings(poll=0.01)):
-        while any(of(owner).jobs(JobState.QUEUED, JobState.RUNNING) for owner in OWNERS):
+        while any(of(owner).journal.jobs(JobState.QUEUED, JobState.RUNNING) for owner in OWNERS):
             await asyncio.sleep(0.01)
 
 

@@ -305,7 +305,7 @@ async def test_what_a_session_wrote_is_an_item_by_its_uuid_and_keeps_a_key(memor
     await store.aput(ANN, "job", {"content": "Ann's job is nurse.", "source": "form"})
     await manager.ingest(manager.session("s1", START, [Turn("user", "My city is Boston. My job is pilot.")]))
     city = next(item for item in store.search(ANN) if item.key != "job")
-    assert (city.value, city.key) == ({"content": "Ann's city is Boston."}, str(manager.uuids()["m2"]))
+    assert (city.value, city.key) == ({"content": "Ann's city is Boston."}, str(manager.journal.uuids()["m2"]))
     assert store.get(ANN, "job").value == {"content": "Ann's job is pilot.", "source": "form"}  # type: ignore[union-attr]
     await store.aput(ANN, city.key, {"content": "Ann's city is Reno."})
     assert store.get(ANN, city.key).value == {"content": "Ann's city is Reno."}  # type: ignore[union-attr]
@@ -325,7 +325,7 @@ async def test_a_key_that_was_given_twice_by_others_is_the_first_ones(memory: Me
     manager = MemoryManager(memory, "ann", RulePolicy())
     await manager.write([Add(DOG, START, {"langgraph_key": "k"}), Add(CAT, START, {"langgraph_key": "k"})], "test")
     store = DeltaMemStore(memory)
-    assert keys(store.search(("ann",))) == ["k", str(manager.uuids()["m2"])]
+    assert keys(store.search(("ann",))) == ["k", str(manager.journal.uuids()["m2"])]
     assert store.get(("ann",), "k").value == {"content": DOG}  # type: ignore[union-attr]
 
 

@@ -36,7 +36,7 @@ def lessons(folder: Path) -> list[object]:
         assert store.journal.owner(agent.owner).verify() == []
         found = asyncio.run(agent.recall("Order a meal", k=5, episodes=5))
         assert [one for one, _ in found.reflections] == agent.reflections() and len(found.episodes) == 2
-        return [agent.memory.head, *agent.memory.state().memories]
+        return [agent.memory.journal.head, *agent.memory.state().memories]
 
 
 @pytest.mark.parametrize("kind", KINDS)

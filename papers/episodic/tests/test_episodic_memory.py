@@ -77,12 +77,12 @@ async def test_a_trajectory_is_applied_once_and_its_id_stands_for_it() -> None:
     model = Reviewer()
     agent = memory(model)
     await agent.ingest(booking())
-    head, asked = agent.memory.head, len(model.asked)
+    head, asked = agent.memory.journal.head, len(model.asked)
     again = await agent.ingest(booking())
     other = await agent.ingest(booking(messages=BOOKING[:7]))
     assert again.outcome is other.outcome is Outcome.KNOWN
     assert again.notes == () and "other content" in other.notes[0]
-    assert (agent.memory.head, len(model.asked)) == (head, asked)
+    assert (agent.memory.journal.head, len(model.asked)) == (head, asked)
 
 
 async def test_an_interrupted_reading_goes_on_without_asking_again() -> None:
@@ -198,7 +198,7 @@ async def test_what_cannot_be_read_is_asked_once_more_and_then_left() -> None:
     broken = memory(Reviewer(lambda messages: "I am sorry."))
     done = await broken.ingest(booking())
     assert (done.outcome, done.usage.calls, dict(done.violations)) == (Outcome.UNREADABLE, 2, {"no_block": 2})
-    assert broken.memory.head == 0
+    assert broken.memory.journal.head == 0
     broken._policy = Reviewer()
     assert (await broken.ingest(booking())).outcome is Outcome.APPLIED
 
