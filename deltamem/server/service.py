@@ -154,7 +154,7 @@ class Service:
         return await self.worker.ingest(session, wait=wait)
 
     def uuids(self, manager: MemoryManager, point: Point = None) -> dict[str, UUID]:
-        """UUIDs by id, see `MemoryManager.uuids`; those of the present state are kept until it changes."""
+        """UUIDs by id, see `OwnerJournal.uuids`; those of the present state are kept until it changes."""
         if point is not None:
             return manager.journal.uuids(point)
         return _kept(self._uuids, manager, manager.journal.uuids)
