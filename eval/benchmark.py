@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from rich.table import Table
 
@@ -25,13 +25,10 @@ from deltamem.runs import RecordFile
 from eval.compare.layout import Table as PaperTable
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
-from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord
+from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.summary import Summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
-
-if TYPE_CHECKING:
-    from eval.halumem.__main__ import Points
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +141,38 @@ def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, 
     return found
 
 
+class PointChecks(Protocol):
+    """How memory points and extracted memories are searched for and judged."""
+
+    k: int  # Passages that a point is searched for
+
+    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
+        """One record for each memory that the system extracted from the sessions of a step."""
+        ...
+
+    def is_searched(self, point: PointRecord) -> bool:
+        """Whether the memory is searched for a point."""
+        ...
+
+    def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
+        """The record of a point that was searched for, with the judge that it now is for."""
+        ...
+
+    def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
+        """The record of a point that could not be searched for."""
+        ...
+
+    def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
+        """Whether a judge is asked."""
+        ...
+
+    def judge_fields(
+        self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
+    ) -> Mapping[str, str] | Verdict:
+        """What the judge called `PointRecord.kind` is shown, or the verdict where none need be asked."""
+        ...
+
+
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
 
@@ -176,7 +205,7 @@ class Benchmark(ABC, Generic[Config]):
     config: Config
     k: int
     """Passages of each store that a question is searched for; set by `timelines`."""
-    points: Points | None = None
+    points: PointChecks | None = None
     """How memory points are searched for and judged; HaluMem alone has them."""
 
     @classmethod

@@ -27,6 +27,13 @@ MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
 MemorySource = Literal["primary", "system", "secondary", "interference"]
 
 
+LATE = "searched after later sessions were taken in"
+"""Note on what was searched for again, or late, because the search or its session had failed."""
+
+LACKING = "searched without earlier sessions that failed: "
+"""Beginning of the note on what was searched for in a memory that lacks sessions; their ids follow."""
+
+
 class Cost(Usage):
     """What calls of one kind came to, and how long they took."""
 

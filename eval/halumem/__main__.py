@@ -28,7 +28,7 @@ from eval.halumem.data import (
     sampled,
 )
 from eval.metrics import bleu1, set_f1
-from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import LACKING, LATE, IngestRecord, PointRecord, QuestionRecord, Verdict
 from eval.summary import Summary
 from eval.systems.base import Passage, StoreKey, System
 
@@ -74,7 +74,7 @@ class Halumem(Benchmark[HalumemConfig]):
         self.k = config.question_k
         self._questions = {question.key: question for user in self.data.users for question in user.questions}
         self.linked = lru_cache(maxsize=None)(lambda user: LinkedPoints(self.users[user]))
-        self.points = Points(self)
+        self.points = HalumemPoints(self)
 
     @classmethod
     def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
@@ -189,7 +189,7 @@ class Halumem(Benchmark[HalumemConfig]):
         }
 
 
-class Points:
+class HalumemPoints:
     """Memory points and extracted memories.
 
     A point goes to the judge of updates if it is one and the memory finds something for it; else it stays with extraction.
@@ -304,8 +304,8 @@ def _point_counts(total: int, records: Sequence[PointRecord]) -> dict[str, Any]:
 def _out_of_order(records: Sequence[QuestionRecord | PointRecord]) -> dict[str, int]:
     notes = [record.notes for record in records if record.error is None]
     return {
-        "after_later_sessions": sum(runner.LATE in own for own in notes),
-        "without_earlier_sessions": sum(any(note.startswith(runner.LACKING) for note in own) for own in notes),
+        "after_later_sessions": sum(LATE in own for own in notes),
+        "without_earlier_sessions": sum(any(note.startswith(LACKING) for note in own) for own in notes),
     }
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from scripted_server import Reply, completion, failure, is_check, serve
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import RecordFile
 from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
 from eval.benchmark import Benchmark, Report, Results, Step, Timeline
@@ -31,7 +32,9 @@ from eval.compare.page import render
 from eval.compare.runs import load_runs
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
+from eval.parts import Parts
 from eval.records import AnswerRecord, QuestionRecord, Verdict
+from eval.run import Run
 from eval.scores import answer_value, metric_scores, retrieval_values
 from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
@@ -160,7 +163,7 @@ class Parrot:
 
 def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Path) -> None:
     config = case.configured(tmp_path)
-    parts = runner.Parts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
+    parts = Parts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
     assert (parts.named(config).system, parts.named(config).answer.model) == ("notebook", "parrot")
     names = case.kind.judges(config)
     if names:
@@ -298,12 +301,12 @@ def test_a_run_that_is_killed_before_it_did_anything_is_shown_as_partial(case: C
     prepare(monkeypatch, case, Notebook())
     seen = []
 
-    async def looked_at(self: runner.Run) -> None:
+    async def looked_at(self: Run) -> None:
         seen.extend(load_runs([self.config.out]))
         await real(self)
 
-    real = runner.Run.do
-    monkeypatch.setattr(runner.Run, "do", looked_at)
+    real = Run.do
+    monkeypatch.setattr(Run, "do", looked_at)
     assert case.run(tmp_path, "answer.kind=none")["partial"] is None
     (run,) = seen
     assert run.title.startswith("out (partial") and run.summary.partial == {"done": 0, "questions": case.questions}
@@ -426,7 +429,7 @@ def test_a_new_benchmark_is_a_few_dozen_lines_and_survives_a_kill(tmp_path: Path
     assert len(inspect.getsource(Toy).splitlines()) < 60
     system = Notebook()
     prepare(monkeypatch, CASES[0], system)
-    add, left = runner.RecordFile.add, after
+    add, left = RecordFile.add, after
 
     def killed(self: Any, record: Any) -> None:
         nonlocal left
@@ -437,10 +440,10 @@ def test_a_new_benchmark_is_a_few_dozen_lines_and_survives_a_kill(tmp_path: Path
 
     with serve(lambda body: completion("7")) as server:
         config = answering_cases.config(tmp_path / "out", base_url=server.url, answer__model="tiny", judge__probes=False)
-        monkeypatch.setattr(runner.RecordFile, "add", killed)
+        monkeypatch.setattr(RecordFile, "add", killed)
         with pytest.raises(Killed):
             runner.evaluate(Toy, config, Console(quiet=True))
-        monkeypatch.setattr(runner.RecordFile, "add", add)
+        monkeypatch.setattr(RecordFile, "add", add)
         before, kept = len(sent(server)), len((tmp_path / "out" / "questions.jsonl").read_text("utf-8").splitlines())
         summary = runner.evaluate(Toy, config, Console(quiet=True)).model_dump(mode="json")
         assert len(set(sent(server))) == 6

@@ -23,7 +23,7 @@ from eval.locomo.data import (
     read_data,
     version_name,
 )
-from eval.runner import merged
+from eval.run import merged
 from eval.systems.base import Passage, StoreKey
 
 
