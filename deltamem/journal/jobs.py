@@ -118,43 +118,31 @@ def enqueue(connection: sqlite3.Connection, owner_id: int, session: Session) -> 
     return _job(connection.execute(f"{_JOBS} WHERE jobs.id = ?", (identity,)).fetchone())
 
 
-def get(connection: sqlite3.Connection, owner_id: int | None, job_id: str) -> Job | None:
-    """A job of an owner; None if there is none."""
-    row = connection.execute(f"{_JOBS} WHERE owner_id = ? AND jobs.id = ?", (owner_id, job_id)).fetchone()
-    return None if row is None else _job(row)
+def find(connection: sqlite3.Connection, owner_id: int | None, condition: str = "TRUE", *values: object) -> list[Job]:
+    """The jobs of an owner that meet a condition, in the order in which they were taken on."""
+    query = f"{_JOBS} WHERE owner_id = ? AND {condition} ORDER BY seq"
+    return [_job(row) for row in connection.execute(query, (owner_id, *values))]
 
 
-def listed(connection: sqlite3.Connection, owner_id: int | None, states: Collection[JobState]) -> list[Job]:
-    """The jobs of an owner that are in some states, in the order in which they were taken on."""
-    wanted = ", ".join(f"'{state}'" for state in states)
-    query = f"{_JOBS} WHERE owner_id = ? AND state IN ({wanted}) ORDER BY seq"
-    return [_job(row) for row in connection.execute(query, (owner_id,))]
-
-
-def counted(connection: sqlite3.Connection, owner_id: int | None) -> dict[JobState, int]:
-    """How many jobs of an owner are in each state."""
-    query = "SELECT state, count(*) FROM jobs WHERE owner_id = ? GROUP BY state"
-    found = dict(connection.execute(query, (owner_id,)).fetchall())
+def counts(connection: sqlite3.Connection, condition: str = "TRUE", *values: object) -> dict[JobState, int]:
+    """How many jobs that meet a condition are in each state."""
+    query = f"SELECT state, count(*) FROM jobs WHERE {condition} GROUP BY state"
+    found = dict(connection.execute(query, values).fetchall())
     return {state: found.get(state, 0) for state in JobState}
 
 
-def session_of(connection: sqlite3.Connection, owner: str, owner_id: int | None, job_id: str) -> Session | None:
-    """The session of a job that is not done, as `forget` left it; None if there is none."""
-    query = "SELECT session_id, body FROM jobs WHERE owner_id = ? AND id = ? AND body IS NOT NULL"
-    found = connection.execute(query, (owner_id, job_id)).fetchone()
+def session_of(
+    connection: sqlite3.Connection, owner: str, owner_id: int | None, condition: str, value: str
+) -> Session | None:
+    """The session of the job that meets a condition, as `forget` left it; None if there is none, or it is done."""
+    query = f"SELECT session_id, body FROM jobs WHERE owner_id = ? AND {condition} AND body IS NOT NULL"
+    found = connection.execute(query, (owner_id, value)).fetchone()
     if found is None:
         return None
     body = json.loads(found["body"])
     turns = tuple(Turn(role, content) for role, content in body["turns"])
     time = datetime.fromisoformat(body["time"])
     return Session(owner, body["person"], time, turns, found["session_id"], Metadata(body["metadata"]))
-
-
-def time_of(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> datetime | None:
-    """The time of a session whose job is not done; None if there is none."""
-    query = "SELECT body FROM jobs WHERE owner_id = ? AND session_id = ? AND body IS NOT NULL"
-    found = connection.execute(query, (owner_id, session_id)).fetchone()
-    return None if found is None else datetime.fromisoformat(json.loads(found["body"])["time"])
 
 
 def _body(session: Session) -> str:
@@ -288,8 +276,7 @@ class JobQueue:
     def counts(self) -> dict[JobState, int]:
         """How many jobs of all owners are in each state."""
         with self._database.read() as connection:
-            found = dict(connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
-        return {state: found.get(state, 0) for state in JobState}
+            return counts(connection)
 
     def recover(self) -> int:
         """Free all jobs that are held; only for who knows that nobody else is at work. Returns how many."""

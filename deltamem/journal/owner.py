@@ -341,20 +341,20 @@ class OwnerJournal:
             DeltaMemError: If there is none.
         """
         with self._database.read() as connection:
-            job = jobs.get(connection, self._owner_id(connection), job_id)
-        if job is None:
-            raise NotFoundError(f"there is no job {job_id!r}")
-        return job
+            for job in jobs.find(connection, self._owner_id(connection), "jobs.id = ?", job_id):
+                return job
+        raise NotFoundError(f"there is no job {job_id!r}")
 
     def jobs(self, *states: JobState) -> list[Job]:
         """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
         with self._database.read() as connection:
-            return jobs.listed(connection, self._owner_id(connection), states or tuple(JobState))
+            wanted = ", ".join(f"'{state}'" for state in states or JobState)
+            return jobs.find(connection, self._owner_id(connection), f"state IN ({wanted})")
 
     def job_counts(self) -> dict[JobState, int]:
         """How many jobs of this owner are in each state."""
         with self._database.read() as connection:
-            return jobs.counted(connection, self._owner_id(connection))
+            return jobs.counts(connection, "owner_id = ?", self._owner_id(connection))
 
     def session_time(self, session_id: str) -> datetime | None:
         """The time of a session that is applied or was taken on; None if there is none of this id."""
@@ -362,12 +362,13 @@ class OwnerJournal:
             applied = self._value(f"SELECT session_time FROM entries {_APPLIED}", session_id)
             if applied is not None:
                 return datetime.fromisoformat(applied)
-            return jobs.time_of(connection, self._owner_id(connection), session_id)
+            taken = jobs.session_of(connection, self.name, self._owner_id(connection), "session_id = ?", session_id)
+            return None if taken is None else taken.time
 
     def job_session(self, job_id: str) -> Session | None:
         """The session of a job as `forget` left it; None if there is no such job or it is done."""
         with self._database.read() as connection:
-            return jobs.session_of(connection, self.name, self._owner_id(connection), job_id)
+            return jobs.session_of(connection, self.name, self._owner_id(connection), "id = ?", job_id)
 
     def verify(self) -> list[str]:
         """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
