@@ -10,6 +10,7 @@ to speak of, so that reading, ingesting, searching, finding the evidence and sco
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import random
@@ -127,8 +128,13 @@ def write(name: str, data: Path, sizes: Sequence[int]) -> None:
         longmemeval_cases.write(data, many_questions(*sizes, words=160))
 
 
-def main(name: str, *sizes: int) -> None:
+def main() -> None:
     """Write the data, run once and again, and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=["longmemeval", "beam"])
+    parser.add_argument("sizes", type=int, nargs=3)
+    options = parser.parse_args()
+    name, sizes = options.name, options.sizes
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "big"
         writer = multiprocessing.Process(target=write, args=(name, data, sizes))  # whose memory is not the run's
@@ -151,4 +157,4 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main()

@@ -11,6 +11,7 @@ a busy machine disturbs least, and says whether both have written the same bytes
 
 from __future__ import annotations
 
+import argparse
 import filecmp
 import json
 import os
@@ -113,5 +114,8 @@ def against(checkout: str, shape: str = "demanding") -> None:
 
 
 if __name__ == "__main__":
-    mode, *rest = sys.argv[1:] or ["endpoint"]
-    {"endpoint": endpoint, "offline": offline, "against": against}[mode](*rest)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["endpoint", "offline", "against"])
+    parser.add_argument("rest", nargs="*", metavar="[CHECKOUT] [SHAPE]")
+    options = parser.parse_args()
+    {"endpoint": endpoint, "offline": offline, "against": against}[options.mode](*options.rest)
