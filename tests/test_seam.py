@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ("benchmarks", "commands", "routes", "stores", "systems")
-KEPT = ("pyproject.toml", "conftest.py", "train.py", "configs", "deltamem", "rewards", "synth", "eval", "slurm", "tests")
+NOT_COPIED = (".*", "__pycache__", "papers", "integrations", "runs", "data", "models", "outputs", "build", "dist")
 
 # An editable installation would find the folders in the checkout that this is a copy of.
 _BLOCKED = "import sys\nfor name in ('papers', 'integrations'):\n    sys.modules[name] = None\n"
@@ -21,10 +21,8 @@ _BLOCKED = "import sys\nfor name in ('papers', 'integrations'):\n    sys.modules
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy."""
-    folder = tmp_path_factory.mktemp("core")
-    for name in KEPT:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
+    folder = tmp_path_factory.mktemp("checkout") / "core"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
     (folder / "sitecustomize.py").write_text(_BLOCKED, encoding="utf-8")
     return folder
 
