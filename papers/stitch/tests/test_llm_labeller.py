@@ -189,8 +189,10 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         answered[body["messages"][0]["content"]] += 1
         return rules(body)
 
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    # The folder of the program and the cases that all tests share; `-P` keeps other folders from passing for packages.
+    root = Path(intent_model.__file__).parents[3]
+    paths = [root, root / "tests", Path(intent_model.__file__).parent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     program = [sys.executable, "-P", intent_model.__file__, str(tmp_path / "journal")]
     with serve(script) as server:
         for _ in range(2):
