@@ -4,7 +4,8 @@ A plug-in is one line of ``[project.entry-points."deltamem.GROUP"]`` in the ``py
 says which protocol its object fulfils:
 
 - ``deltamem.commands``: a class that fulfils `deltamem.cli.app.CommandGroup`
-- ``deltamem.options.COMMAND``: a dataclass of further options of a command, see `deltamem.cli.options.takes_options`
+- ``deltamem.options.COMMAND``: a dataclass of further options of a command, see `deltamem.cli.options.takes_options`; for
+  ``search`` with a method ``searcher()`` that gives a `deltamem.bank.store.SearcherKind`, or None
 - ``deltamem.routes``: a class that fulfils `deltamem.server.routes.Routes`
 - ``deltamem.systems``: an `eval.systems.kinds.SystemKind`
 - ``deltamem.searchers``: `deltamem.bank.store.SearcherKind`

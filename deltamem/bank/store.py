@@ -273,8 +273,8 @@ class UserStore:
 class Ranking:
     """What a search found, best first, and in a line each why."""
 
-    hits: tuple[Hit, ...]
-    reasons: tuple[str, ...]
+    hits: tuple[Hit, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 class Searcher(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from deltamem import plugins
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
 from deltamem.config import StrictModel
@@ -36,8 +35,7 @@ from deltamem.records import (
 )
 
 if TYPE_CHECKING:
-    from deltamem.bank.base import Hit
-    from deltamem.bank.store import MemoryStore, Ranking, SearcherKind, UserStore
+    from deltamem.bank.store import MemoryStore, Ranking, Searcher, SearcherKind, UserStore
     from deltamem.journal.records import Entry, HistoryStep, Origin
 
 
@@ -282,60 +280,45 @@ def search(
     ],
     k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Memories for each query.")] = 5,
     filters: Filters = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Rank by contextual intent, and say which labels of the query each one has.")
-    ] = False,
+    *,
+    further: Mapping[str, Any],
 ) -> None:
     """Find the memories most similar to a query."""
+    from deltamem.bank.store import Ranking
+
+    kinds: list[SearcherKind] = [kind for one in further.values() if (kind := one.searcher()) is not None]
     wanted = _object(filters, "--filter")
     read_filter(wanted or {})  # a mistake in it is told before anything is opened
     texts = [utf8(query, "the query") for query in queries]
     with past(options) as journal:
         empty = note_if_empty(options, journal)
-    found: list[list[Hit]] = [[] for _ in texts]
-    reasons: list[list[str]] = [[] for _ in texts]
+    found = [Ranking()] * len(texts)
     if not empty:
         with _bank(options) as (opened, owned):
-            if explain:
-                found, reasons = _explained(opened, owned, texts, k, wanted)
+            if kinds:
+                found = asyncio.run(_ranked(kinds[0](owned, opened.embedder, owned.owner), texts, k, wanted))
             else:
-                found = owned.search(opened.embedder.queries, texts, k, wanted)
-    records = [
-        {
-            "query": text,
-            "memories": [
-                record_of(MemoryRecord.of(hit.memory))
-                | {"similarity": similarity(hit)}
-                | ({"explanation": why[place]} if explain else {})
-                for place, hit in enumerate(hits)
-            ],
-        }
-        for text, hits, why in zip(texts, found, reasons, strict=True)
-    ]
+                hits = owned.search(opened.embedder.queries, texts, k, wanted)
+                found = [Ranking(tuple(one), ("",) * len(one)) for one in hits]
+    results: list[dict[str, Any]] = []
     lines: list[Line] = []
-    for text, hits, why in zip(texts, found, reasons, strict=True):
+    for text, ranking in zip(texts, found, strict=True):
+        memories = []
         if len(texts) > 1:
             lines.append(((text, "bold"),))
-        width = max((len(hit.memory.id) for hit in hits), default=0)
-        for place, hit in enumerate(hits):
+        width = max((len(hit.memory.id) for hit in ranking.hits), default=0)
+        for hit, why in zip(ranking.hits, ranking.reasons, strict=True):
+            explained = {"explanation": why} if kinds else {}
+            memories.append(record_of(MemoryRecord.of(hit.memory)) | {"similarity": similarity(hit)} | explained)
             lines.append(((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)))
-            if explain:
-                lines.append(((f"       {why[place]}", "magenta"),))
-    Output().result({"owner": options.required_owner, "results": records}, lines, as_json=options.as_json)
+            if kinds:
+                lines.append(((f"       {why}", "magenta"),))
+        results.append({"query": text, "memories": memories})
+    Output().result({"owner": options.required_owner, "results": results}, lines, as_json=options.as_json)
 
 
-def _explained(
-    opened: MemoryStore, owned: UserStore, texts: list[str], k: int, wanted: dict[str, Any] | None
-) -> tuple[list[list[Hit]], list[list[str]]]:
-    """Hits by contextual intent, and why each was found."""
-    kind: SearcherKind = plugins.load("searchers", "intent")
-    searcher = kind(owned, opened.embedder, owned.owner)
-
-    async def run() -> list[Ranking]:
-        return [await searcher.search(text, k, wanted) for text in texts]
-
-    found = asyncio.run(run())
-    return [list(one.hits) for one in found], [list(one.reasons) for one in found]
+async def _ranked(searcher: Searcher, texts: list[str], k: int, wanted: dict[str, Any] | None) -> list[Ranking]:
+    return [await searcher.search(text, k, wanted) for text in texts]
 
 
 Actor = Annotated[
