@@ -15,12 +15,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, Self, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-import deltamem
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 
@@ -307,7 +307,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     found = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "deltamem": deltamem.__version__,
+        "deltamem": version("deltamem"),
     }
     for package in packages:
         try:

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import deltamem
 from deltamem.bank.store import MemoryStore
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
@@ -118,7 +118,7 @@ class DeltaMemSystem:
             "window": self._settings.window_tokens,
             "embedder": self._embedder.name,
             "prompt_hashes": self._settings.episode.prompt_hashes,
-            "versions": {"deltamem": deltamem.__version__},
+            "versions": {"deltamem": version("deltamem")},
         }
 
     async def manager(self, store: MemoryStore, owner: str) -> MemoryManager:

@@ -12,11 +12,11 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import deltamem
 from deltamem.bank.store import MemoryStore
 from deltamem.embedding import Embedder
 from deltamem.ingest import Outcome
@@ -69,7 +69,7 @@ class EpisodicSystem:
             "embedder": self._embedder.name,
             "vocabulary": len(self.settings.vocabulary),
             "prompt_hashes": {name: load_prompt(name, "papers.episodic.prompts").sha256 for name in PROMPTS},
-            "versions": {"deltamem": deltamem.__version__},
+            "versions": {"deltamem": version("deltamem")},
         }
 
 

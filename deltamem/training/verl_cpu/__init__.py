@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 
-ROLLOUT = "deltamem_cpu"
-"""The value of ``actor_rollout_ref.rollout.name`` that selects the rollout of this package."""
-
 THREADS = "DELTAMEM_CPU_THREADS"
 """Environment variable: threads of the trainer and of the sampler, which take turns."""
 

@@ -16,7 +16,8 @@ import torch
 import torch.distributed
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from deltamem.training.verl_cpu import ROLLOUT
+ROLLOUT = "deltamem_cpu"
+"""The value of ``actor_rollout_ref.rollout.name`` that selects the rollout of this package."""
 
 
 class _DeviceModule(types.ModuleType):
