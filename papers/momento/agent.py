@@ -113,10 +113,14 @@ class Model:
     llm: LLM
     settings: ModelSettings
     seed: int
-    scope: str
-    trial: int
+    scope: str = ""
+    trial: int = 1
     cost: Cost = field(default_factory=Cost)  # Of all calls so far
     cut: int = 0  # Replies that were stopped by the limit of tokens
+
+    def of_trial(self, scope: str, trial: int) -> Model:
+        """The same in a trial, where it counts anew."""
+        return Model(self.llm, self.settings, self.seed, scope, trial)
 
     async def chat(
         self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None = None

@@ -152,7 +152,7 @@ class Database:
         """Insert rows; columns that a row lacks become NULL.
 
         Raises:
-            DeltaMemError: If a value is not of its column's type.
+            DeltaMemError: If a value is not of its column's type, or the server has gone away.
         """
         kinds = TABLES[table].values()
         values = [
@@ -162,8 +162,12 @@ class Database:
             ]
             for row in typed_rows(table, rows)
         ]
-        with self._owner.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(kinds))})".encode(), values)
+        statement = f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(kinds))})"
+        try:
+            with self._owner.cursor() as cursor:
+                cursor.executemany(statement.encode(), values)
+        except psycopg.OperationalError as error:
+            raise DatabaseFailedError(error) from error
 
     def transaction(self) -> AbstractContextManager[Any]:
         """All or nothing of what is done in the block."""

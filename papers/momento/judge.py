@@ -55,8 +55,11 @@ class InformationJudge:
                 return read_verdicts(without_thinking(answer.text), len(items)), None
             except DeltaMemError as error:
                 problem = str(error)
-                again = {"role": "user", "content": "That cannot be read. Reply with the JSON object only."}
-                messages = [messages[0], again]
+                again: dict[str, object] = {
+                    "role": "user",
+                    "content": "That cannot be read. Reply with the JSON object only.",
+                }
+                messages[1:] = [again]
         return None, problem
 
 

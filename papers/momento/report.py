@@ -11,33 +11,14 @@ from rich.table import Table
 
 from deltamem.html import render_page
 from deltamem.intervals import percent_text
-from deltamem.window import estimate_tokens
 from eval.benchmark import Report
 from eval.compare.layout import ALL
-from eval.records import AnswerRecord, Cost, QuestionRecord
+from eval.records import Cost, QuestionRecord
 from eval.scores import AskedValue, Value, answer_value, metric_scores
 from eval.summary import Summary, counted, score_cells, score_table
 from papers.momento.judge import JUDGE
 from papers.momento.scores import pass_all, pass_at
-from papers.momento.trial import TrialRecord
-
-SCORES = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
-
-
-def answer_of(trial: TrialRecord, made: str) -> AnswerRecord:
-    """A trial as an answer to its task."""
-    scores = trial.scores
-    return AnswerRecord(
-        text=None if scores is None else "\n".join(turn.reply for turn in trial.turns),
-        scores={name: 0.0 if scores is None else float(getattr(scores, name)) for name in SCORES},
-        error=trial.error,
-        # What broke is not the agent's doing, also where it had said nothing before.
-        silent=trial.error is None and bool(trial.turns) and not any(turn.reply for turn in trial.turns),
-        cut=trial.cut.get("answer", 0) > 0,
-        cost=trial.costs.get("answer", Cost()),
-        details=trial.model_dump(mode="json"),
-        made=made,
-    )
+from papers.momento.trial import SCORES, TrialRecord
 
 
 def trials_of(questions: Sequence[QuestionRecord]) -> Iterator[tuple[QuestionRecord, int, TrialRecord]]:
@@ -46,12 +27,6 @@ def trials_of(questions: Sequence[QuestionRecord]) -> Iterator[tuple[QuestionRec
         for number, answer in enumerate(question.answers, start=1):
             if answer.details:
                 yield question, number, TrialRecord.model_validate(answer.details)
-
-
-def context_tokens(trials: Sequence[TrialRecord]) -> int:
-    """Estimated tokens of what was recalled for a message, on average."""
-    shown = [estimate_tokens("\n".join(turn.recalled.texts)) for trial in trials for turn in trial.turns]
-    return round(sum(shown) / len(shown)) if shown else 0
 
 
 def run_scores(questions: Sequence[QuestionRecord], *, resamples: int, seed: int) -> dict[str, Any]:

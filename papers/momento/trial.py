@@ -13,7 +13,8 @@ from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.errors import reason_of
-from eval.records import Cost
+from deltamem.window import estimate_tokens
+from eval.records import AnswerRecord, Cost
 from papers.momento.agent import DONE, Agent, Model, Toolbox, User, with_images
 from papers.momento.judge import InformationJudge
 from papers.momento.policies import DatabaseFailedError
@@ -53,6 +54,31 @@ class TrialRecord(StrictModel):
     def violations(self) -> int:
         """How many calls broke a rule."""
         return sum(action.result.startswith(VIOLATION) for action in self.actions)
+
+
+SCORES = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
+
+
+def answer_of(trial: TrialRecord, made: str) -> AnswerRecord:
+    """A trial as an answer to its task."""
+    scores = trial.scores
+    return AnswerRecord(
+        text=None if scores is None else "\n".join(turn.reply for turn in trial.turns),
+        scores={name: 0.0 if scores is None else float(getattr(scores, name)) for name in SCORES},
+        error=trial.error,
+        # What broke is not the agent's doing, also where it had said nothing before.
+        silent=trial.error is None and bool(trial.turns) and not any(turn.reply for turn in trial.turns),
+        cut=trial.cut.get("answer", 0) > 0,
+        cost=trial.costs.get("answer", Cost()),
+        details=trial.model_dump(mode="json"),
+        made=made,
+    )
+
+
+def recalled_tokens(trials: Sequence[TrialRecord]) -> int:
+    """Estimated tokens of what was recalled for a message, on average."""
+    shown = [estimate_tokens("\n".join(turn.recalled.texts)) for trial in trials for turn in trial.turns]
+    return round(sum(shown) / len(shown)) if shown else 0
 
 
 @dataclass

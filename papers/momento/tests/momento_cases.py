@@ -18,7 +18,8 @@ from episode_texts import WordEmbedder
 from deltamem.config import composed, validated
 from eval import fingerprint, runner
 from eval.records import QuestionRecord
-from papers.momento.__main__ import Momento, MomentoConfig, main
+from papers.momento.__main__ import Momento, main
+from papers.momento.data import MomentoConfig
 from papers.momento.mini import mini_catalogue, new_id
 from papers.momento.report import trials_of
 from papers.momento.schema import TABLES

@@ -25,14 +25,14 @@ from deltamem.prompts import load_prompt
 from eval.compare.page import render
 from eval.compare.runs import differences, load_runs
 from eval.compare.tables import paired_differences
-from papers.momento import __main__ as command
+from papers.momento import data
 from papers.momento.agent import EARLIER, LLMAgent, Model, Toolbox, UserMessage, with_images
 from papers.momento.judge import known_replies, read_verdicts
 from papers.momento.mini import mini_tasks
 from papers.momento.recall import dialogue_sessions
-from papers.momento.report import SCORES
 from papers.momento.scores import said
 from papers.momento.tasks import Image, Message, TaskSet
+from papers.momento.trial import SCORES
 from papers.momento.world import World
 
 MINI = mini_tasks()
@@ -158,7 +158,7 @@ def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str]
 
 def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
-    monkeypatch.setattr(command, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
+    monkeypatch.setattr(data, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
     done = finish(tmp_path, "system=oracle", "trials=2")
     assert done.code == 1 and done.summary["trials"]["failed"] == 2 and done.passed("passed(valid)") == 1
     assert "an id of its own" in done.stderr and "withheld: passed, " in done.stdout

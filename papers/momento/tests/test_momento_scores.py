@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.records import QuestionRecord
-from papers.momento.report import answer_of, run_scores
+from papers.momento.report import run_scores
 from papers.momento.scores import (
     Action,
     TrialScores,
@@ -25,7 +25,7 @@ from papers.momento.scores import (
     said,
 )
 from papers.momento.tasks import ExpectedInformation, Node, sorted_nodes
-from papers.momento.trial import TrialRecord
+from papers.momento.trial import TrialRecord, answer_of
 from papers.momento.world import HASHES
 
 
