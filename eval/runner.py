@@ -168,7 +168,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
             with progress:
-                watch = asyncio.create_task(progress.watch(run.write_partial))
+                watch = asyncio.create_task(progress.watch_run(run.write_partial))
                 try:
                     await run.do()
                 finally:

@@ -11,9 +11,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ import personamem_cases
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from scripted_server import Reply, Served, is_check
+from scripted_server import Reply, Served, completion, is_check
+from system_cases import benchmark_config
 
 from deltamem import config as config_module
 from deltamem.config import validated
@@ -34,12 +36,24 @@ from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summarise
 from eval.beam.__main__ import Beam
-from eval.benchmark import Benchmark
+from eval.benchmark import Benchmark, Report, Results, Step, Timeline
+from eval.config import BenchmarkConfig
+from eval.evidence import EvidenceFinder
 from eval.halumem.__main__ import Halumem
 from eval.locomo.__main__ import Locomo
 from eval.longmemeval.__main__ import LongMemEval
 from eval.personamem.__main__ import PersonaMem
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
+from eval.records import QuestionRecord
+from eval.scores import answer_value, metric_scores, retrieval_values
+from eval.systems.base import (
+    DialogueSession,
+    DialogueTurn,
+    Ingested,
+    Passage,
+    StoreKey,
+    System,
+    SystemUnavailableError,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -222,6 +236,87 @@ BEAM = Case(
     session="1/2-1",
 )
 CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
+
+
+class Toy(Benchmark[BenchmarkConfig]):
+    """Two people say a number a day, and are asked for it the same evening."""
+
+    name = "Toy"
+    config_type = BenchmarkConfig
+    search_state = "session"
+    answer_prompt = "answer_locomo"
+    k = 1
+
+    def __init__(self, config: BenchmarkConfig) -> None:
+        self.config = config
+
+    def data_hashes(self) -> dict[str, str | None]:
+        return {}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        return [
+            Timeline((StoreKey(person, person),), tuple(self._day(person, day) for day in range(3)))
+            for person in ("Ana", "Bo")
+        ]
+
+    def _day(self, person: str, day: int) -> Step:
+        turn = DialogueTurn(f"t{day}", "user", person, f"My number of day {day} is {7 * day}.")
+        session = DialogueSession(f"s{day}", datetime(2025, 1, 1) + timedelta(days=day), (turn,))
+        question = QuestionRecord(
+            key=f"{person}/{day}",
+            group=person,
+            category="numbers",
+            question=f"{person}, {day}?",
+            gold=f"{7 * day}",
+            evidence=(turn.id,),
+        )
+        return Step(((session,),), (question,))
+
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        sessions = (self._day(question.group, day).sessions[0][0] for day in range(3))
+        return EvidenceFinder.of(sessions, [question.group])
+
+    def score(self, question: QuestionRecord, answer: str) -> Mapping[str, float]:
+        return {"right": float(answer == question.gold)}
+
+    def report(self, results: Results) -> Report:
+        values = {"right": answer_value("right")} | retrieval_values([1])
+        scores = metric_scores(results.questions, values, resamples=20)
+        return Report(self.name, {"k": 1}, {"file": "none", "sha256": "", "questions": 6}, scores)
+
+
+class LatestToy(Toy):
+    search_state = "latest"
+
+
+class ExactToy(Toy):
+    search_state = "exact"
+
+
+@dataclass(frozen=True)
+class ToyCase(Case):
+    """Faults are injected into these, one for each state that stores must have: a whole run takes no time."""
+
+    def configured(self, folder: Path, *overrides: str) -> Any:
+        return benchmark_config(folder / "out", "resamples=20", "judge.probes=false", *overrides)
+
+
+TOYS = tuple(
+    ToyCase(
+        name=f"toy-{kind.search_state}",
+        kind=kind,
+        embedder=locomo_cases.WordEmbedder,
+        write=lambda folder: [],
+        script=lambda body: completion("7"),
+        is_answer=lambda body: True,
+        questions=6,
+        question="Ana, 1?",
+        store="Bo",
+        questions_of_store=3,
+        session="Ana/s1",
+    )
+    for kind in (LatestToy, Toy, ExactToy)
+)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:

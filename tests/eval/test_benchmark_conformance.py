@@ -12,14 +12,30 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import answering_cases
 import pytest
 from attack_cases import ScriptedSystem
-from benchmark_cases import CASES, Case, Notebook, command, files, finish, prepare, records, sent, served, start
+from benchmark_cases import (
+    CASES,
+    HALUMEM,
+    LOCOMO,
+    PERSONAMEM,
+    TOYS,
+    Case,
+    Notebook,
+    Toy,
+    command,
+    files,
+    finish,
+    prepare,
+    records,
+    sent,
+    served,
+    start,
+)
 from rich.console import Console
 from scripted_server import Reply, completion, failure, is_check, serve
 
@@ -27,16 +43,12 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
-from eval.benchmark import Benchmark, Report, Results, Step, Timeline
 from eval.compare.page import render
 from eval.compare.runs import load_runs
-from eval.config import BenchmarkConfig
-from eval.evidence import EvidenceFinder
 from eval.parts import Parts
-from eval.records import AnswerRecord, QuestionRecord, Verdict
+from eval.records import AnswerRecord, Verdict
 from eval.run import Run
-from eval.scores import answer_value, metric_scores, retrieval_values
-from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
+from eval.systems.base import Passage, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
 
 FILES = {
@@ -52,6 +64,11 @@ FILES = {
 
 NARROW = ("questions", "sessions", "scores", "passages", "context_tokens", "headline", "data", "version", "warnings")
 """Of a summary what must be that of the questions that are asked, whatever else the folder holds."""
+
+
+def on(*cases: Case) -> pytest.MarkDecorator:
+    """The cases of a test: one for each way in which what it tests depends on the benchmark."""
+    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases], indirect=True)
 
 
 @pytest.fixture
@@ -78,6 +95,7 @@ def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, 
     assert manifest["benchmark"] == case.kind.name and manifest["prompts"] == {}
 
 
+@on(LOCOMO)
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -99,6 +117,7 @@ def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Pa
     assert not list(tmp_path.glob("out/*.jsonl")) or "model" in override
 
 
+@on(LOCOMO, HALUMEM, PERSONAMEM)
 def test_a_second_run_needs_no_server_and_says_the_same(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as server:
         first = case.run(tmp_path, *served(server, "naive_rag"))
@@ -111,6 +130,7 @@ def test_a_second_run_needs_no_server_and_says_the_same(case: Case, tmp_path: Pa
     assert files(tmp_path) == before
 
 
+@on(LOCOMO)
 def test_a_cut_off_record_is_made_again_without_repeating_a_call(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as server:
         overrides = [*served(server), "cache=null", "answer.runs=1"]
@@ -125,6 +145,7 @@ def test_a_cut_off_record_is_made_again_without_repeating_a_call(case: Case, tmp
     assert 1 <= sum(more.values()) <= 1 + judges, "one answer and its judges"
 
 
+@on(LOCOMO, PERSONAMEM)
 def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
     def silent(body: dict[str, Any]) -> Reply:
         broken = not is_check(body) and case.is_answer(body) and case.question in body["messages"][-1]["content"]
@@ -161,6 +182,7 @@ class Parrot:
         return Verdict(label=self.said)
 
 
+@on(LOCOMO, PERSONAMEM)
 def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Path) -> None:
     config = case.configured(tmp_path)
     parts = Parts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
@@ -178,6 +200,7 @@ def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Pa
     assert bool(names) == any(verdicts) and all(one["label"] == "correct" for found in verdicts for one in found)
 
 
+@on(LOCOMO)
 def test_the_closed_book_asks_a_model_that_is_shown_nothing(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as server:
         summary = case.run(tmp_path, *served(server, "none"))
@@ -189,6 +212,7 @@ def test_the_closed_book_asks_a_model_that_is_shown_nothing(case: Case, tmp_path
     assert not any(name.startswith("recall") for name in summary["scores"])
 
 
+@on(TOYS[1])
 def test_a_dead_endpoint_is_found_before_anything_is_done(case: Case, tmp_path: Path) -> None:
     with serve(lambda body: failure(404, "no such model")) as server:
         with pytest.raises(DeltaMemError, match="no such model"):
@@ -198,6 +222,7 @@ def test_a_dead_endpoint_is_found_before_anything_is_done(case: Case, tmp_path: 
         assert case.run(tmp_path, *served(server), "answer.temperature=1")["failures"]["count"] == 0
 
 
+@on(TOYS[1])
 def test_a_folder_holds_records_of_one_configuration(case: Case, tmp_path: Path) -> None:
     case.run(tmp_path, "answer.kind=none")
     for override in ("seed=7", "with_time=null", "system=full_context", "answer.kind=extractive"):
@@ -206,6 +231,7 @@ def test_a_folder_holds_records_of_one_configuration(case: Case, tmp_path: Path)
             case.run(tmp_path, "answer.kind=none", chosen)
 
 
+@on(LOCOMO, HALUMEM, PERSONAMEM)
 def test_a_narrow_run_and_then_the_rest(case: Case, tmp_path: Path) -> None:
     narrow = case.run(tmp_path, "limit=1")
     before = files(tmp_path)
@@ -216,6 +242,7 @@ def test_a_narrow_run_and_then_the_rest(case: Case, tmp_path: Path) -> None:
     assert {name: again[name] for name in NARROW} == {name: narrow[name] for name in NARROW}
 
 
+@on(TOYS[0])
 def test_searches_and_answers_are_timed_one_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     search, text, busy, alone = TurnIndex.search, ExtractiveAnswerer._text, threading.Lock(), []
 
@@ -237,6 +264,7 @@ def test_searches_and_answers_are_timed_one_at_a_time(case: Case, monkeypatch: p
     assert len(alone) >= 2 * case.questions and all(alone)
 
 
+@on(*TOYS)
 def test_a_search_that_fails_is_repeated(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     notebook.break_search = {case.question}
     summary = case.run(tmp_path, "answer.kind=none")
@@ -248,6 +276,7 @@ def test_a_search_that_fails_is_repeated(case: Case, notebook: Notebook, tmp_pat
     assert [query for _, query, _ in notebook.searches[searched:]] == [case.question]
 
 
+@on(*TOYS)
 def test_a_store_that_does_not_open_costs_its_own_questions_only(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     notebook.break_open = {case.store}
     summary = case.run(tmp_path, "answer.kind=none")
@@ -258,6 +287,7 @@ def test_a_store_that_does_not_open_costs_its_own_questions_only(case: Case, not
     assert len(notebook.ingested) == len(set(notebook.ingested))
 
 
+@on(LOCOMO)
 def test_recall_needs_an_order_of_passages_and_no_sources(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     found = []
     for notebook.ranked, notebook.with_sources in ((True, True), (True, False), (False, True)):
@@ -267,6 +297,7 @@ def test_recall_needs_an_order_of_passages_and_no_sources(case: Case, notebook: 
     assert found[0] == found[1] and found[0]["recall@20"]["estimate"] > 0 and found[2] == {}
 
 
+@on(*TOYS)
 def test_a_session_that_fails_is_counted_and_mended(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     notebook.break_ingest = {case.session}
     summary = case.run(tmp_path, "answer.kind=none")
@@ -281,6 +312,7 @@ def test_a_session_that_fails_is_counted_and_mended(case: Case, notebook: Notebo
     assert len(notebook.ingested) == len(set(notebook.ingested))
 
 
+@on(*TOYS)
 def test_a_system_that_is_gone_ends_the_run_and_the_next_goes_on(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     notebook.stop_at_search = case.question
     with pytest.raises(SystemUnavailableError, match="gone"):
@@ -297,6 +329,7 @@ def test_a_system_that_is_gone_ends_the_run_and_the_next_goes_on(case: Case, not
     assert notebook.opened == []
 
 
+@on(TOYS[0])
 def test_a_run_that_is_killed_before_it_did_anything_is_shown_as_partial(case: Case, tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, case, Notebook())
     seen = []
@@ -314,7 +347,7 @@ def test_a_run_that_is_killed_before_it_did_anything_is_shown_as_partial(case: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@on(LOCOMO, HALUMEM, PERSONAMEM)
 def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> None:
     def slow(body: dict[str, Any]) -> Reply:
         return Reply(case.script(body).body, delay=0.2)
@@ -374,57 +407,11 @@ def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Pat
     assert summary["headline"]["withheld"].startswith("only ")
 
 
-class Toy(Benchmark[BenchmarkConfig]):
-    """Two people say a number a day, and are asked for it the same evening."""
-
-    name = "Toy"
-    search_state = "session"
-    answer_prompt = "answer_locomo"
-    k = 1
-
-    def __init__(self, config: BenchmarkConfig) -> None:
-        self.config = config
-
-    def data_hashes(self) -> dict[str, str | None]:
-        return {}
-
-    def timelines(self, system: System) -> list[Timeline]:
-        return [
-            Timeline((StoreKey(person, person),), tuple(self._day(person, day) for day in range(3)))
-            for person in ("Ana", "Bo")
-        ]
-
-    def _day(self, person: str, day: int) -> Step:
-        turn = DialogueTurn(f"t{day}", "user", person, f"My number of day {day} is {7 * day}.")
-        session = DialogueSession(f"s{day}", datetime(2025, 1, 1) + timedelta(days=day), (turn,))
-        question = QuestionRecord(
-            key=f"{person}/{day}",
-            group=person,
-            category="numbers",
-            question=f"{person}, {day}?",
-            gold=f"{7 * day}",
-            evidence=(turn.id,),
-        )
-        return Step(((session,),), (question,))
-
-    def finder(self, question: QuestionRecord) -> EvidenceFinder:
-        sessions = (self._day(question.group, day).sessions[0][0] for day in range(3))
-        return EvidenceFinder.of(sessions, [question.group])
-
-    def score(self, question: QuestionRecord, answer: str) -> Mapping[str, float]:
-        return {"right": float(answer == question.gold)}
-
-    def report(self, results: Results) -> Report:
-        values = {"right": answer_value("right")} | retrieval_values([1])
-        scores = metric_scores(results.questions, values, resamples=20)
-        return Report(self.name, {"k": 1}, {"file": "none", "sha256": "", "questions": 6}, scores)
-
-
 class Killed(BaseException):
     """As a signal would end the process."""
 
 
-@pytest.mark.parametrize("after", [1, 5, 9, 14, 19])  # of 20 records
+@pytest.mark.parametrize("after", [1, 9, 14])  # of 20 records
 def test_a_new_benchmark_is_a_few_dozen_lines_and_survives_a_kill(tmp_path: Path, monkeypatch, after: int) -> None:
     assert len(inspect.getsource(Toy).splitlines()) < 60
     system = Notebook()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from datetime import datetime
@@ -95,8 +96,8 @@ def test_what_there_is_so_far_is_written_now_and_then(tmp_path: Path, monkeypatc
     async def at_once(seconds: float) -> None:
         await real(0)
 
-    real = module.asyncio.sleep
-    monkeypatch.setattr(module.asyncio, "sleep", at_once)
+    real = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", at_once)
     summary = LOCOMO.run(tmp_path, "answer.kind=none")
     assert summary["partial"] is None and json.loads(path.read_text())["partial"] is None
     assert all(one is None or one["questions"] == 9 for one in seen) and any(seen)
