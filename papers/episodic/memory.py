@@ -51,6 +51,8 @@ _LEAST_CHARACTERS = 200
 """What is shown of a step even in the smallest window."""
 
 Read = TypeVar("Read")
+Reader = Callable[[str], tuple[Read | None, list[EpisodicViolation]]]
+"""Reads an answer; what was understood, and what is wrong with it."""
 Masked = TypeVar("Masked", TurnAnalysis, EpisodeSummary)
 
 
@@ -382,9 +384,7 @@ class EpisodicMemory:
 
         return await asyncio.to_thread(write)
 
-    async def _ask(
-        self, reading: _Reading, prompt: str, asked: str, read: Callable[[str], tuple[Read | None, list[EpisodicViolation]]]
-    ) -> Read | None:
+    async def _ask(self, reading: _Reading, prompt: str, asked: str, read: Reader[Read]) -> Read | None:
         """Let the model answer, again if the answer cannot be understood; None if none can."""
         messages = [
             Message(role="system", content=load_prompt(prompt, "papers.episodic.prompts").text),
@@ -411,7 +411,7 @@ class EpisodicMemory:
         reading: _Reading,
         prompt: str,
         asked: Callable[[str], str],
-        read: Callable[[str], tuple[Read | None, list[EpisodicViolation]]],
+        read: Reader[Read],
     ) -> Read | None:
         """`_ask` about the notes on an episode, with less of them where the model's window is too small."""
         most, limit = len(turns), MAX_FIELD

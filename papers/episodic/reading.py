@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cache
 
 from deltamem.prompts import load_prompt
+from deltamem.replies import without_thinking
 from deltamem.sessions import CONTROL_MARK
 from deltamem.text import content_stems, normalised, words
 from papers.episodic.records import EpisodeSummary, Reflection, TurnAnalysis
@@ -87,7 +88,6 @@ class Operation:
 _TURN = ("turn_id", "situation", "intent", "action", "thought", "assessment_assistant", "assessment_user")
 _EPISODE = ("situation", "intent", "assessment", "justification", "reflection")
 _REFLECTION = ("operator", "id", "title", "use_cases", "hints", "confidence")
-_THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCE = re.compile(r"```[a-z]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _VERDICT = re.compile(r"[\W_]*(yes|no)\b(?!\s*(?:/|or\b|\|)\s*(?:yes|no)\b)", re.IGNORECASE)
@@ -281,7 +281,7 @@ def _tags(*names: str) -> re.Pattern[str]:
 
 def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
     """The content of the only block of a name. Without thinking and fences around it."""
-    text = _THINK.sub("", text, count=1)
+    text = without_thinking(text)
     tags = [*_tags(name).finditer(text)]
     if not tags or tags[0][1]:
         return None, [V.NO_BLOCK]

@@ -82,7 +82,7 @@ class AgentTrajectory:
     """Arguments and results of the tools, and system messages: where user data is looked for."""
 
     @classmethod
-    def of(cls, trajectory_id: str, time: datetime, messages: Sequence[Mapping[str, Any]]) -> AgentTrajectory:
+    def of(cls, trajectory_id: str, time: datetime, messages: Sequence[Mapping[str, Any] | MessageIn]) -> AgentTrajectory:
         """A trajectory from messages as chat endpoints take them.
 
         Args:
@@ -92,17 +92,13 @@ class AgentTrajectory:
                 null); an assistant's may have ``tool_calls``. Other keys are ignored.
 
         Raises:
-            DeltaMemError: If a message is none, or there is nothing of an agent in them.
+            DeltaMemError: If the id or a message is none, or there is nothing of an agent in them.
         """
-        read = []
-        for number, message in enumerate(messages, start=1):
-            try:
-                read.append(MessageIn.model_validate(message))
-            except ValidationError as error:
-                raise DeltaMemError(f"message {number}: {first_error(error, 'the message')}") from error
-        if not read:
-            raise DeltaMemError("a trajectory needs at least one message")
-        return read_trajectory(trajectory_id, time, read)
+        try:
+            return _File.model_validate({"id": trajectory_id, "time": time, "messages": list(messages)}).trajectory()
+        except ValidationError as error:
+            none = {"too_short": "a trajectory needs at least one message"}
+            raise DeltaMemError(first_error(error, messages=none)) from error
 
     def session(self, stage: str, owner: str) -> Session:
         """The session by which the journal knows a stage of reading this trajectory.
@@ -329,18 +325,6 @@ class _File(StrictModel):
         return AgentTrajectory(
             self.id, self.time, tuple(AgentTurn(user, tuple(steps)) for user, steps in turns), tuple(data)
         )
-
-
-def read_trajectory(trajectory_id: str, time: datetime, messages: Sequence[MessageIn]) -> AgentTrajectory:
-    """A trajectory from messages that are validated.
-
-    Raises:
-        DeltaMemError: If the id is none, or there is nothing of an agent in them.
-    """
-    try:
-        return _File(id=trajectory_id, time=time, messages=list(messages)).trajectory()
-    except ValidationError as error:
-        raise DeltaMemError(first_error(error)) from error
 
 
 def read_trajectories(source: Path | IO[bytes] | IO[str]) -> Iterator[AgentTrajectory]:

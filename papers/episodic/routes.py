@@ -32,7 +32,6 @@ from papers.episodic.records import (
     MessageIn,
     Reflection,
     is_agent,
-    read_trajectory,
 )
 
 Count = Annotated[int, Field(ge=0, le=100), BeforeValidator(whole)]
@@ -159,7 +158,7 @@ async def add_episodes(body: TrajectoryIn, manager: Creating, request: Request) 
     once it is done.
     """
     owner = _agent(manager).owner
-    return await read_episodes(service_of(request), owner, read_trajectory(body.id, body.time, body.messages))
+    return await read_episodes(service_of(request), owner, AgentTrajectory.of(body.id, body.time, body.messages))
 
 
 def list_episodes(manager: Reading) -> EpisodesOut:
@@ -204,7 +203,7 @@ async def ingest_trajectory(
     """
     state = state_of(ctx)
     memory = await state.memory(Scope.WRITE)
-    return await read_episodes(state.service, memory.owner, read_trajectory(id, time, messages))
+    return await read_episodes(state.service, memory.owner, AgentTrajectory.of(id, time, messages))
 
 
 INSTRUCTIONS = """\

@@ -303,9 +303,9 @@ async def test_an_export_is_another_agent_with_the_same_lessons() -> None:
     [
         ([], "at least one message"),
         ([{"role": "user", "content": "Hello"}], "nothing that an agent said"),
-        ([{"role": "narrator", "content": "x"}], "message 1: role"),
-        ([{"role": "assistant", "content": "\ud800"}], "message 1: content"),
-        ([{"content": "x"}], "message 1: role"),
+        ([{"role": "narrator", "content": "x"}], "messages.0.role"),
+        ([{"role": "assistant", "content": "\ud800"}], "messages.0.content"),
+        ([{"content": "x"}], "messages.0.role"),
     ],
 )
 def test_what_is_no_trajectory_is_refused_in_a_sentence(messages: list[dict[str, object]], problem: str) -> None:
