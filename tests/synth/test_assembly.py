@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
@@ -236,11 +235,6 @@ def test_facts_are_numbered_and_their_parts_are_all_there(life):
     assert assembled.dropped == offered - filled_in
 
 
-def test_another_seed_draws_other_times():
-    life = Life([], [happening(place, delta(f"{NAME} owns boat {place}.")) for place in range(8)], [filling()] * 8)
-    assert [item.time for item in life.sessions] != [item.time for item in life.assembled(seed=2).sessions]
-
-
 # --- what repeats ----------------------------------------------------------------------------------------------------------
 
 PIANO = f"{NAME} plays the piano on Sundays."
@@ -257,11 +251,6 @@ def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN]
 
 
-def test_filling_that_denies_what_is_known_is_kept():
-    life = Life([PIANO], [happening(0)], [filling(f"{NAME} never plays the piano on Sundays.")])
-    assert life.assembled().dropped == 0
-
-
 def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in_before():
     organ = f"{NAME} plays the organ on Sundays."
     events = [happening(0, delta(organ, PIANO)), happening(1), happening(2, delta(GARDEN))]
@@ -270,19 +259,6 @@ def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in
     assert assembled.dropped == 3
     found = [sorted(fact.text for fact in session.facts) for session in assembled.sessions]
     assert found == [sorted([organ, BAKERY]), [], [GARDEN]]
-
-
-def test_a_thread_is_not_repeated_by_filling():
-    groups = [EventGroup(events=(0, 1), thread="music")]
-    life = Life(
-        [],
-        [happening(0), happening(1)],
-        [filling(GARDEN), filling(PIANO)],
-        groups=groups,
-        evolutions=[thread(GARDEN, PIANO)],
-    )
-    assert life.assembled().dropped == 2
-    assert [fact.event for session in life.sessions for fact in session.facts] == [Event.ADD, Event.UPDATE]
 
 
 class Alike:
@@ -323,40 +299,6 @@ def test_memories_with_rare_words_of_the_event_come_first_and_unrelated_ones_not
     assert found == [PIANO, *others]
 
 
-def test_the_name_relates_nothing():
-    assert Relatedness(NAME).ranked([BAKERY, PIANO], [f"{NAME} sleeps."]) == []
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_paper_shape_repeats_what_has_to_do_with_the_event(seed):
-    happened = happening(0, narrative="A new bakery has opened.")
-    life = Life([PIANO, GARDEN, BAKERY], [happened], [filling()], reused=2, seed=seed)
-    assert [(fact.text, fact.event) for fact in life.sessions[0].facts] == [(BAKERY, Event.NONE)]
-
-
-def test_a_demanding_shape_repeats_anything_for_its_share_of_all_operations():
-    known, new = [PIANO, GARDEN, BAKERY], [f"{NAME} visits museum {number} with neighbours." for number in range(9)]
-    lives = [Life(known, [happening(0)], [filling(*new)], sizes="demanding_tiny", seed=seed) for seed in range(30)]
-    repeated = [[fact.text for fact in life.sessions[0].facts if fact.event is Event.NONE] for life in lives]
-    assert {len(texts) for texts in repeated} == {1}, "a tenth"
-    assert {text for texts in repeated for text in texts} == set(known)
-
-
-def test_no_kind_of_operation_has_a_place_of_its_own():
-    texts = [f"{NAME} visits museum {number} with neighbours." for number in range(6)]
-    places: dict[str, Counter[int]] = {kind: Counter() for kind in ("DELTA", "REUSE", "FILLING")}
-    rng = random.Random(3)
-    for _ in range(400):
-        happened = happening(0, delta(f"{NAME} plays the organ.", PIANO), narrative="About bread.")
-        life = Life([PIANO, BAKERY], [happened], [filling(*texts)], reused=1, seed=rng.randrange(10**9))
-        for place, fact in enumerate(life.sessions[0].facts):
-            places[fact.origin.name][place] += 1
-    # 8 facts: each place would get 50 of the update's and 50 of the repetition's 400.
-    for kind in ("DELTA", "REUSE"):
-        assert set(places[kind]) == set(range(8))
-        assert all(25 <= count <= 80 for count in places[kind].values())
-
-
 # --- replay ----------------------------------------------------------------------------------------------------------------
 
 
@@ -370,18 +312,3 @@ def test_a_memory_keeps_its_id_through_a_rejected_session():
     assert labelled.prior_state["m2"].time == life.sessions[0].time
     assert [(item.event, item.target_memory_id) for item in labelled.operations] == [(Event.UPDATE, "m2")]
     assert labelled.next_state["m2"].text == harp
-
-
-def test_initial_memories_carry_the_start_and_turns_alternate():
-    life = Life([GARDEN], [happening(0, delta(PIANO))], [filling(BAKERY)])
-    (labelled,) = labelled_sessions(life.person())
-    assert [(memory.id, memory.text, memory.time) for memory in labelled.prior_state.memories] == [("m1", GARDEN, START)]
-    assert [turn.role for turn in labelled.session.dialogue] == ["user", "assistant"] * 2
-    assert [operation.keywords for operation in labelled.operations] == [fact.keywords for fact in life.sessions[0].facts]
-    assert (labelled.session.person_id, labelled.session.person_name, labelled.split) == ("p000001", NAME, "train")
-
-
-def test_a_person_without_a_profile_has_no_sessions():
-    life = Life([], [happening(0, delta(PIANO))], [filling()])
-    rejected = life.person().model_copy(update={"profile": None, "sessions": ()})
-    assert list(replay(rejected)) == list(labelled_sessions(rejected)) == []

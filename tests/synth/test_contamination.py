@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offline_people import people
 
 from deltamem.errors import DeltaMemError
-from deltamem.sessions import to_json_line
-from eval.data import data_folders
-from synth.assembly import labelled_sessions
 from synth.contamination import contamination, render
 
 COPIED = "The lighthouse keeper polished every brass lamp before the autumn storm arrived."
@@ -52,15 +48,6 @@ def test_a_planted_sentence_is_found_with_both_places(tmp_path: Path, reference:
     assert "sessions with an overlap: 1 of 2 (50.00%)" in text and found.here in text and found.there in text
 
 
-def test_part_of_a_sentence_is_found_from_the_number_of_words_on(tmp_path: Path, reference: Path) -> None:
-    words = COPIED.split()
-    eight, seven = " ".join(words[2:10]), " ".join(words[2:9])
-    out = data_set(tmp_path / "out", session(f"So {eight} yes"), session(f"So {seven} yes"))
-    assert contamination(out, [reference]).sessions_hit == 1
-    assert contamination(out, [reference], n=7).sessions_hit == 2
-    assert contamination(out, [reference], n=9).sessions_hit == 0
-
-
 def test_a_short_sentence_counts_only_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("I agree. Seven zebras crossed the frozen harbour. Really?\n")
     whole = session("Imagine! Seven zebras crossed the frozen harbour! Bye")
@@ -88,13 +75,6 @@ def test_memories_and_people_are_searched_too(tmp_path: Path, reference: Path) -
         "sessions.jsonl, line 2, prior_state.m1.text",
         "people.jsonl, line 1, events[0].narrative",
     }
-
-
-def test_the_longest_overlaps_are_shown_first_and_no_more_than_ten(tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_text(f"{COPIED}\n{OTHER}\n")
-    report = contamination(data_set(tmp_path / "out", *[session(COPIED)] * 12, session(OTHER)), [tmp_path / "r.txt"])
-    assert [found.words for found in report.examples] == [13] + [12] * 9
-    assert report.sessions_hit == 13
 
 
 def test_references_of_every_kind_and_whole_folders_are_read(tmp_path: Path) -> None:
@@ -138,39 +118,3 @@ def test_a_folder_without_a_data_set_or_with_a_broken_one_is_refused(tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(DeltaMemError, match=r"empty: no file that ends in"):
         contamination(out, [tmp_path / "empty"])
-
-
-def benchmarks() -> list[Path]:
-    names = ("locomo/locomo10.json", "halumem/halumem_medium_user12_full.jsonl")
-    found = [folder / name for folder in data_folders() for name in names if (folder / name).is_file()]
-    if not found:
-        pytest.skip("neither LoCoMo nor HaluMem is in a data folder")
-    return found
-
-
-def test_what_the_offline_writer_writes_is_in_no_benchmark_and_a_planted_line_is_found(tmp_path: Path) -> None:
-    references = benchmarks()
-    written = people(3, 25, sizes="paper")
-    lines = [to_json_line(labelled) for person in written for labelled in labelled_sessions(person)]
-    out = data_set(tmp_path / "out", people="".join(person.model_dump_json() + "\n" for person in written))
-    (out / "sessions.jsonl").write_text("\n".join(lines) + "\n")
-    report = contamination(out, references)
-    assert (report.sessions, report.people, report.hits) == (75, 3, 0), render(report)
-    for reference in references:
-        planted = json.loads(lines[40])
-        planted["dialogue"][1]["content"] = f"As I told you: {_line_of(reference)} Bye."
-        (out / "sessions.jsonl").write_text("\n".join([*lines[:40], json.dumps(planted), *lines[41:]]) + "\n")
-        report = contamination(out, [reference])
-        assert report.sessions_hit == 1
-        assert report.examples[0].here == "sessions.jsonl, line 41, dialogue[1].content"
-        assert report.examples[0].there.startswith(str(reference))
-
-
-def _line_of(reference: Path) -> str:
-    """Something that somebody says in the middle of a benchmark."""
-    text = reference.read_text(encoding="utf-8")
-    if reference.suffix == ".json":
-        turns = [turn["text"] for turn in json.loads(text)[2]["conversation"]["session_5"]]
-    else:
-        turns = [turn["content"] for turn in json.loads(text.splitlines()[0])["sessions"][5]["dialogue"]]
-    return next(turn for turn in turns if len(turn.split()) > 20)

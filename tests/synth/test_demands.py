@@ -16,12 +16,11 @@ from plain_writer import PlainWriter
 
 from deltamem.memory import Event
 from deltamem.text import content_stems
-from synth.assembly import labelled_sessions, replay
-from synth.demands import Candidate, RevisionPlanner, is_newcomer, plan_asides, plan_facts, wanted_repeats, wanted_updates
-from synth.llm.writer import opening, read_task
+from synth.assembly import labelled_sessions
+from synth.demands import Candidate, RevisionPlanner, is_newcomer, plan_asides, plan_facts
 from synth.names import InventedNames
 from synth.person import write_person
-from synth.records import AsideKind, Change, Fact, KeywordOrigin, Origin
+from synth.records import AsideKind, Change, Fact, Origin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 from synth.validators.session import judge_chain
 
@@ -45,14 +44,6 @@ def lives():
 @pytest.fixture(scope="module")
 def sessions(lives):
     return [labelled for _, person in lives for labelled in labelled_sessions(person)]
-
-
-def test_everything_is_written_and_keeps_all_rules(lives):
-    for _, person in lives:
-        assert person.rejections == ()
-        labelled = list(labelled_sessions(person))
-        assert len(labelled) == 25
-        assert judge_chain(labelled).violations == ()
 
 
 def test_the_shares_hold_over_a_data_set(sessions):
@@ -81,17 +72,6 @@ def test_most_updates_are_revisions_of_all_kinds_of_memories(lives):
     assert revised[Origin.EVENT] + revised[Origin.DELTA] > 0
 
 
-def test_chains_reach_the_planned_depths(sessions):
-    depths = Counter(
-        item.chain
-        for labelled in sessions
-        for item, operation in zip(labelled.difficulty.operations, labelled.operations, strict=True)
-        if operation.event is Event.UPDATE
-    )
-    assert depths[1] > depths[2] > depths[3] > depths[4] > 0
-    assert depths[3] + depths[4] > 0.15 * depths.total()
-
-
 def test_a_due_memory_has_its_rivals_in_the_bank(lives):
     """Siblings of a target are remembered by then, whatever they have become."""
     for writer, person in lives:
@@ -118,29 +98,6 @@ def test_a_due_memory_has_its_rivals_in_the_bank(lives):
             if fact.origin is Origin.REVISION and fact.difficulty.chain == 1
         ]
         assert mean(targets) > 0.6
-
-
-def test_the_shares_hold_for_short_lives_with_few_facts_too():
-    none = span(0, 0)
-    some = dict.fromkeys(("career", "health", "preference", "other"), span(0, 4)) | {"relationship": span(0, 3)}
-    small = {
-        "initial": {"total": span(4, 4), "newcomers": 0.25, **some},
-        "profile.relationships": none,
-        "filling": span(0, 2),
-        "groups": none,
-        "plan.changes": none,
-    }
-    events, idle = Counter(), []
-    for number in range(40):
-        _, person = written(number, sessions=4, sizes=edit(SHAPE, small))
-        assert person.rejections == ()
-        labelled = list(labelled_sessions(person))
-        assert judge_chain(labelled).violations == ()
-        events += Counter(operation.event for session in labelled for operation in session.operations)
-        idle += [not session.operations for session in labelled]
-    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.04)
-    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.04)
-    assert mean(idle) == pytest.approx(PLAN.idle, abs=0.04)
 
 
 def test_a_newcomer_begins_with_an_empty_bank():
@@ -184,39 +141,6 @@ def test_operations_do_not_follow_the_order_of_the_story(lives):
                 assert [fact.id for fact in task.facts] == [f"f{number}" for number in range(1, len(task.facts) + 1)]
 
 
-def test_tasks_of_a_dialogue_say_how_each_fact_comes_up(lives):
-    facts = [
-        fact for writer, _ in lives for task, _, _ in writer.asked if isinstance(task, DialogueTask) for fact in task.facts
-    ]
-    provenances = Counter(fact.provenance for fact in facts)
-    assert provenances.keys() == PLAN.provenances.keys()
-    assert {fact.difficulty.signal for fact in facts if fact.event is not Event.UPDATE} == {"value"}
-    assert {fact.difficulty.signal for fact in facts if fact.event is Event.UPDATE} == {"explicit", "value", "implied"}
-    for fact in facts:
-        assert len(fact.origins) == len(fact.keywords)
-        assert bool(fact.misspoken) == fact.provenance.endswith("corrected")
-        assert (KeywordOrigin.FROM_DATE in fact.origins) == (fact.difficulty.time == "relative")
-        if fact.event is Event.UPDATE:
-            assert not set(fact.origins) <= {KeywordOrigin.FROM_MEMORY}
-        else:
-            assert KeywordOrigin.FROM_MEMORY not in fact.origins
-    together = Counter((id(person), session.index, fact.statement) for _, person in lives for session in person.sessions
-                       for fact in session.facts if fact.statement)  # fmt: skip
-    assert together and set(together.values()) <= {2, 3}
-
-
-def test_every_task_can_be_put_to_a_model_and_read_back(lives):
-    for task, _, _ in lives[0][0].asked:
-        assert read_task(opening(task)) == task
-
-
-def test_what_was_wrong_goes_out_with_the_operation(lives):
-    for _, person in lives:
-        for session, _, operations, _ in replay(person):
-            for fact, operation in zip(session.facts, operations, strict=True):
-                assert operation.outdated == (*fact.outdated, *filter(None, [fact.misspoken]))
-
-
 def test_temporary_states_expire_after_their_last_day(lives):
     tasks = [task for writer, _ in lives for task, _, _ in writer.asked if isinstance(task, RevisionTask)]
     steps = [step for task in tasks for step in task.steps]
@@ -234,10 +158,6 @@ def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
             elif isinstance(task, InitialTask | FillingTask):
                 gone |= {fact.text for fact, plan in zip(answer.facts, task.plans, strict=True) if plan.temporary}
     assert repeated and gone and repeated.isdisjoint(gone)
-
-
-def test_the_same_seed_gives_the_same_person():
-    assert written(3, sessions=6)[1] == written(3, sessions=6)[1]
 
 
 def test_a_rejected_revision_leaves_its_memory_as_it_was():
@@ -295,20 +215,6 @@ def test_facts_come_in_whole_families_and_then_alone(count):
                 assert (plan.provenance in about_others) == (other.provenance in about_others)
 
 
-def test_initial_facts_have_no_provenance_and_no_session_to_refer_to():
-    plans = [plan for seed in range(50) for plan in plan_facts(random.Random(seed), PLAN, 24, initial=True)]
-    assert {plan.provenance for plan in plans} == {"said"} and not any(plan.dated for plan in plans)
-    assert mean(plan.temporary for plan in plans) == pytest.approx(PLAN.temporary, abs=0.04)
-
-
-def test_wanted_numbers_keep_their_shares_on_average():
-    rng = random.Random(1)
-    updates = mean(wanted_updates(rng, PLAN, 13, 0) for _ in range(500))
-    assert updates / (13 / (1 - PLAN.updates - PLAN.repeats)) == pytest.approx(PLAN.updates, abs=0.01)
-    assert wanted_updates(rng, PLAN, 13, 50) == 0
-    assert mean(wanted_repeats(rng, PLAN, 18) for _ in range(500)) == pytest.approx(2, abs=0.1)
-
-
 def planner(candidates, days, **plan):
     sizes = PLAN.model_copy(update=plan)
     dates = {index: date(2026, 2, 1) + timedelta(days=30 * index) for index in days}
@@ -319,36 +225,12 @@ def candidate(number, session=-1, family="", text="keeps a cat", temporary=False
     return Candidate(Fact(text=f"Ana {text} {number}.", keywords=("cat", str(number))), session, family, temporary)
 
 
-def test_there_are_as_many_changes_as_memories_and_sessions_allow():
-    assert planner([], range(5)).chains(9) == ()
-    assert planner([candidate(1)], []).chains(9) == ()
-    assert planner([candidate(1, session=4)], range(5)).chains(9) == ()
-    [chain] = planner([candidate(1, session=2)], range(5), chains={4: 1.0}).chains(9)
-    assert [step.session for step in chain.steps] == [3, 4]
-
-
 def test_ends_come_last_and_show_as_ends_can():
     free = [candidate(number) for number in range(40)]
     for chain in planner(free, range(12), operators={Change.RETRACT: 1.0}).chains(60):
         *before, last = chain.steps
         assert last.change is Change.RETRACT and last.signal in ("explicit", "implied")
         assert all(step.change is Change.ADJUST for step in before)
-
-
-def test_a_temporary_state_expires_once_it_has_ended():
-    states = [candidate(day, text=f"stays with Leo until {day} March 2026 with cat", temporary=True) for day in (3, 30)]
-    chains = planner([*states, candidate(1)], [0, 1, 2], chains={1: 1.0}).chains(20)
-    ends = {chain.memories[0]: chain.steps for chain in chains}
-    # The last session is on the 2nd of April.
-    assert [step.session for state in states if state in ends for step in ends[state]] == [2, 2]
-    assert {step.change for state in states for step in ends[state]} == {Change.EXPIRE}
-    assert ends[candidate(1)][0].change is not Change.EXPIRE
-
-
-def test_changes_are_spread_over_the_sessions():
-    free = [candidate(number, family=str(number // 3)) for number in range(60)]
-    load = Counter(step.session for chain in planner(free, range(10), together=0.0).chains(50) for step in chain.steps)
-    assert load.total() == 50 and max(load.values()) - min(load.values()) <= 3
 
 
 def test_one_statement_changes_siblings_that_are_all_known_by_then():

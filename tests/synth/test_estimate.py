@@ -32,12 +32,6 @@ def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, peopl
         assert counts[unit] / people == pytest.approx(count, rel=tolerance if drawn else 0), unit
 
 
-def test_one_session_needs_no_links(tmp_path):
-    expected = expected_units(settings(tmp_path, "shape=paper").shape, 1)
-    assert Unit.LINKS not in expected and Unit.EVOLUTION not in expected
-    assert expected[Unit.EVENTS] == expected[Unit.DIALOGUE] == 1
-
-
 def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     config = settings(tmp_path, "shape=paper", "sessions=3", "estimate.characters_per_token=1")
     sample = measure(config)
@@ -81,22 +75,6 @@ def test_repairs_cost_another_answer_and_a_longer_prompt(tmp_path):
 @pytest.mark.parametrize(("override", "bound"), [("llm.slots=1000", "GPUs"), ("people=1", "slots")])
 def test_what_the_time_is_bound_by(tmp_path, override, bound):
     assert estimate(settings(tmp_path, *OVERRIDES, override), SAMPLE).bound == bound
-
-
-def test_many_slots_and_gpus_do_not_shorten_a_life(tmp_path):
-    config = settings(tmp_path, *OVERRIDES, "llm.slots=100000", "estimate.gpus=100000")
-    found = estimate(config, SAMPLE)
-    assert found.bound == "the longest person"
-    # Of somebody in the tiny form: fixed, dynamic, initial, events, and at once each, fillings, revisions and dialogues.
-    assert found.wall_seconds == pytest.approx(7 * 1_000 / 10)
-
-
-def test_less_thinking_takes_less(tmp_path):
-    hours = [
-        estimate(settings(tmp_path, "writer=llm", f"llm.reasoning_effort={effort}"), SAMPLE).gpu_hours
-        for effort in ("high", "medium", "low", "null")
-    ]
-    assert hours == sorted(hours, reverse=True) and hours[0] > 2 * hours[-1]
 
 
 def test_the_command_says_it_all_and_writes_nothing(tmp_path, command):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import JsonLinesStore
-from synth.output.inspect import inspect, life, shown_person
+from synth.output.inspect import inspect, life
 
 
 def shown(out: Path, person_id: str | None = None, session: int | None = None, **options: bool) -> str:
@@ -50,13 +50,6 @@ def test_one_session_is_shown_with_its_dialogue_and_where_each_fact_is_said(out)
     assert "Event 1" in text and "Event 0" not in text and "memories that changed" not in text
     assert "2 user [~m1] You should know that Ana Ruiz works as a chef in Town0." in text
     assert "3 user [=m2] You should know that Ana Ruiz drinks green tea." in text
-
-
-def test_rejections_are_shown_with_their_reasons(out):
-    text = words(shown(out, "p000002"))
-    assert "rejected: dialogue 1 (dialogue.user_first) f1 is not said" in text
-    assert "no dialogue: the session was rejected" in shown(out, "p000002", 2)
-    assert "rejected: fixed (fixed.identity) name must stay 'A', but is 'B'" in words(shown(out, "p000001"))
 
 
 def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(out, tmp_path):
@@ -116,14 +109,6 @@ def test_no_text_can_steer_the_terminal_or_is_taken_for_markup(tmp_path):
     assert "\x1b" not in text and "\x07" not in text
     assert r"\x1b[2J[bold red]loud[/] " in text
     assert "\x1b[" in shown(tmp_path, "p000000", force_terminal=True)
-
-
-def test_the_person_shown_is_a_whole_one_where_there_is_one():
-    whole, torn, gone = person(0), person(2, lost=(1,)), rejected_person(1)
-    assert shown_person([gone, torn, whole]) == whole
-    assert shown_person([gone, torn]) == torn
-    assert shown_person([gone]) == gone
-    assert shown_person([]) is None
 
 
 def test_a_life_follows_each_memory_through_the_sessions():

@@ -10,10 +10,9 @@ from handmade import EVENTS, edit
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltamem.replies import without_thinking
 from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer
-from synth.records import Dialogue, EventGroup, LifeEvent, PlannedAside, PlannedFact, StateDelta
-from synth.tasks import Events, Filling, Links, Unit
+from synth.records import Dialogue, EventGroup, LifeEvent, PlannedFact, StateDelta
+from synth.tasks import Events, Links, Unit
 
 LINKS = Links(
     groups=(
@@ -55,11 +54,6 @@ def test_every_field_of_a_schema_is_demanded_no_other_is_allowed_and_nothing_els
     for part in objects:
         assert part["required"] == list(part["properties"]) and part["additionalProperties"] is False
     assert not [part for part in found if {"title", "description", "default", "format"} & part.keys()]
-
-
-def test_the_previous_text_of_a_change_comes_before_the_new_one() -> None:
-    order = list(answer_schema(Unit.EVENTS)["$defs"]["StateDelta"]["properties"])
-    assert order.index("previous_text") < order.index("text") < order.index("keywords")
 
 
 def harmony(text: str) -> str:
@@ -116,12 +110,6 @@ BROKEN = {
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_json_is_mended(text: str) -> None:
     assert read_answer(text, Links).answer == Links(groups=(EventGroup(events=(0, 3), thread="a"),))
-
-
-def test_unknown_fields_are_dropped_wherever_they_are() -> None:
-    people = [{**EVENT["participants"][0], "age": 40}]
-    text = json.dumps({"events": [{**EVENT, "participants": people, "mood": {"x": 1}}], "user_summary": {}})
-    assert read_answer(text, Events).answer == Events(events=(LifeEvent(**EVENT),))
 
 
 def wrong(text: str, answer: type[Any]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
@@ -207,32 +195,6 @@ def test_what_is_harmless_is_set_right(change: dict[str, Any], same: dict[str, A
     assert read.violations == ()
 
 
-@pytest.mark.parametrize(("aside_id", "read"), [(1, "a1"), ("A1", "a1"), ("aside 01", "a1"), ("f1", None), ("fact 1", None)])
-def test_ids_of_asides_are_not_those_of_facts(aside_id: object, read: str | None) -> None:
-    text = json.dumps({"plan": [], "turns": [], "asides": [{"aside_id": aside_id, "turn": 1}]})
-    if read is None:
-        assert wrong(text, Dialogue)[1][0][1].startswith("asides[0].aside_id: ")
-    else:
-        assert read_answer(text, Dialogue).answer.asides == (PlannedAside(aside_id=read, turn=1),)
-
-
-def test_quotes_of_a_typesetter_around_fields_are_read() -> None:
-    text = "{\u201cgroups\u201d: [{\u201cevents\u201d: [0, 3], \u201cthread\u201d: \u201ca\u201d}]}"
-    assert read_answer(text, Links).answer == Links(groups=(EventGroup(events=(0, 3), thread="a"),))
-
-
-@pytest.mark.parametrize("value", ["f", "g1", "f1234", "1.5", True, ["f1"]], ids=str)
-def test_what_could_mean_two_things_is_not_guessed(value: object) -> None:
-    _, found = wrong(json.dumps({"plan": [PLAN | {"fact_id": value}], "turns": []}), Dialogue)
-    assert len(found) == 1 and found[0][1].startswith("plan[0].fact_id: ")
-
-
-def test_the_list_of_errors_is_bounded() -> None:
-    _, found = wrong(json.dumps({"events": [{"title": "x" * 100_000}] * 50}), Events)
-    assert len(found) == 21 and "further fields" in found[-1][1]
-    assert sum(len(message) for _, message in found) < 5_000
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "I cannot do that.", "<think>hm {}", "[]", "42", '"groups"', "{}", '{"plan": []}', "{" * 5_000, '[{"a": 1}]'],
@@ -273,23 +235,3 @@ def test_whatever_comes_is_an_answer_or_a_format_error(text: str) -> None:
         assert error.verdict.violations
     else:
         assert Links.model_validate_json(read.model_dump_json()) == read
-
-
-def test_a_repaired_answer_loses_nothing() -> None:
-    facts = [{"text": f"Mira Tamm has {number} hens.", "keywords": [f"{number} hens"]} for number in range(9)]
-    text = json.dumps({"goal": "Talk", "summary": "Of hens", "facts": facts}).replace("}, {", "} {")
-    assert [fact.text for fact in read_answer(text, Filling).answer.facts] == [fact["text"] for fact in facts]
-
-
-def test_numbers_in_quotes_are_read() -> None:
-    assert PlannedFact.model_validate({"fact_id": "f1", "turn": "3", "previous_turn": 0}).turn == 3
-    text = '{"groups": [{"events": ["0", 3.0], "thread": "a"}]}'
-    assert read_answer(text, Links).answer.groups[0].events == (0, 3)
-
-
-def test_thinking_is_taken_off_and_nothing_else() -> None:
-    assert without_thinking("<think>a</think> b") == "b"
-    assert without_thinking("<think>never ends") == ""
-    assert without_thinking('{"thread": "</think> <|message|> assistantfinal"}') == (
-        '{"thread": "</think> <|message|> assistantfinal"}'
-    )

@@ -12,11 +12,10 @@ from llm_cases import written_by
 from scripted_server import completion, replies
 
 from deltamem.runs import JsonLinesStore
-from synth.llm.answers import FormatError, record_schema
+from synth.llm.answers import record_schema
 from synth.llm.patches import can_be_patched, patch_type, patched
-from synth.llm.writer import opening, patch_request, read_task
 from synth.records import Dialogue
-from synth.tasks import Events, Filling, InitialFacts, Unit, UnitResult, Violation
+from synth.tasks import Filling, InitialFacts, Unit, UnitResult
 from synth.validators import judge_answer
 
 PATCHED = [unit for unit in Unit if can_be_patched(unit, frozenset()) and unit.value in CASES]
@@ -58,26 +57,6 @@ def test_numbered_parts_replace_are_added_and_are_taken_out() -> None:
     assert (changed.goal, changed.summary) == (filling.goal, filling.summary) and second not in changed.facts
     initial: InitialFacts = CASES["initial"][1]
     assert put(Unit.INITIAL, initial, removed=[2]).facts == (initial.facts[0], *initial.facts[2:])
-
-
-def test_events_go_where_their_index_says() -> None:
-    events: Events = CASES["events"][1]
-    first, *rest = events.events
-    changed = put(Unit.EVENTS, Events(events=tuple(rest)), events=[first, edit(rest[-1], {"title": "Another"})])
-    assert changed.events == (first, *rest[:-1], edit(rest[-1], {"title": "Another"}))
-
-
-def test_a_dialogue_with_too_many_turns_is_no_dialogue() -> None:
-    dialogue: Dialogue = CASES["dialogue"][1]
-    turns = [{"number": 7 + number, "user": "And?", "assistant": "Yes."} for number in range(40)]
-    with pytest.raises(FormatError, match="does not fit its schema"):
-        put(Unit.DIALOGUE, dialogue, turns=turns)
-
-
-def test_the_turn_of_a_guest_is_kept_unless_another_is_sent() -> None:
-    dialogue: Dialogue = CASES["dialogue"][1]
-    changed = put(Unit.DIALOGUE, dialogue, guest_turn=3)
-    assert (changed.guest_turn, put(Unit.DIALOGUE, changed).guest_turn, changed.turns) == (3, 3, dialogue.turns)
 
 
 def test_rules_about_the_number_of_parts_ask_for_the_whole() -> None:
@@ -143,14 +122,6 @@ async def test_the_better_of_two_broken_answers_is_mended(store: JsonLinesStore)
     assert json.loads(requests[2]["messages"][2]["content"]) == SILENT.model_dump(mode="json")
 
 
-@pytest.mark.parametrize(
-    "answer", [GOOD.model_dump_json(), f"```json\n{GOOD.model_dump_json(indent=1)}\n```"], ids=["whole", "whole in a fence"]
-)
-async def test_a_model_may_send_the_whole_where_parts_were_asked_for(store: JsonLinesStore, answer: str) -> None:
-    written, _ = await write(store, SILENT.model_dump_json(), answer)
-    assert written.answer == GOOD and len(written.verdicts) == 2
-
-
 async def test_an_unreadable_patch_loses_nothing(store: JsonLinesStore) -> None:
     written, requests = await write(
         store, SILENT.model_dump_json(), '{"plan": [], "turns": [{"number": 0}]}', GOOD.model_dump_json()
@@ -160,25 +131,3 @@ async def test_an_unreadable_patch_loses_nothing(store: JsonLinesStore) -> None:
     standing, complaint = requests[2]["messages"][2:]
     assert json.loads(standing["content"]) == SILENT.model_dump(mode="json")
     assert "- format.schema: turns[0].number" in complaint["content"] and "- dialogue.user_first" in complaint["content"]
-
-
-async def test_patches_are_found_again_after_a_stop(store: JsonLinesStore) -> None:
-    answers = (SILENT.model_dump_json(), sent(turn(3), turn(4)))
-    first, asked = await write(store, *answers)
-    again, asked_again = await write(store, "nothing", "nothing")
-    assert (len(asked), asked_again) == (2, [])
-    assert again.answer == first.answer == GOOD and again.verdicts == first.verdicts and again.spent_tokens == 0
-
-
-async def test_a_text_that_is_too_long_is_mended_by_itself(store: JsonLinesStore) -> None:
-    long = GOOD.model_dump(mode="json")
-    long["turns"][0]["assistant"] = "What a nice surprise. " * 200
-    written, requests = await write(store, json.dumps(long), sent(turn(1)))
-    assert written.answer == GOOD
-    assert "- format.length: turns[0].assistant must have at most 2500 characters" in requests[1]["messages"][3]["content"]
-    assert requests[1]["response_format"]["json_schema"]["name"] == "dialogue_patch"
-
-
-def test_the_request_for_a_patch_is_still_a_conversation_about_its_task() -> None:
-    messages = [*opening(TASK), *patch_request(Unit.DIALOGUE, GOOD.model_dump_json(), [Violation("a.b", "$unit <task>")])]
-    assert read_task(messages) == TASK

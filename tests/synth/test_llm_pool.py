@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from llm_cases import FIXED, GOOD, PLACE, TASK, llm_settings, open_pool
-from pydantic import ValidationError
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import Answer
 from deltamem.runs import JsonLinesStore
-from synth.config import LLMSettings
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import LLMWriter
 
@@ -81,13 +79,6 @@ async def test_requests_go_where_most_slots_are_free() -> None:
     assert pool.completion_tokens == sum(answer.completion_tokens for answer in answers) == 56
 
 
-async def test_the_same_endpoint_named_twice_counts_once() -> None:
-    with serve(lambda _: completion("a", delay=0.05)) as server:
-        async with open_pool(server.url, server.url, slots=2) as pool:
-            await asyncio.gather(*(ask(pool) for _ in range(6)))
-    assert server.peak == 2
-
-
 async def test_cancelled_requests_give_their_slots_back() -> None:
     draw = random.Random(5)
     with serve(lambda _: completion("a", delay=0.005)) as server:
@@ -119,20 +110,6 @@ async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> 
 # --- failures --------------------------------------------------------------------------------------------------------------
 
 
-BAD = {
-    "500": failure(500), "503": failure(503), "429": failure(429), "late": completion("late", delay=60),
-    "reset": Reply(reset=True), "cut": completion("half", cut=True), "html": Reply(b"<html>"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_what_may_pass_is_survived_after_the_clients_own_retries(bad: Reply) -> None:
-    with serve(replies(bad, bad, completion("hi"))) as server:
-        async with open_pool(server.url, timeout=3.0 if bad.delay else 60.0) as pool:
-            assert (await ask(pool)).text == "hi"
-    assert len(server.requests) == 3 and pool.retries == 2
-
-
 async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(store: JsonLinesStore) -> None:
     draw, one_at_a_time = random.Random(7), threading.Lock()
     bad = [failure(500), failure(429), completion("late", delay=9), completion("{"), completion('{"name": "Mira Tamm"}')]
@@ -149,15 +126,6 @@ async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(store: Jso
             written = await asyncio.gather(*(writer.write(TASK, place) for place in places))
     assert [each.answer for each in written] == [FIXED] * 60
     assert any(len(each.verdicts) > 1 for each in written) and pool.retries > 0
-
-
-async def test_a_dead_endpoint_costs_time_but_no_request() -> None:
-    with serve(lambda _: completion("hi", delay=0.01)) as server:
-        async with open_pool(unused_url(), server.url, slots=4) as pool:
-            answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
-    assert [answer.text for answer in answers] == ["hi"] * 60
-    assert len(server.requests) == 60
-    assert 4 <= pool.retries < 30  # its four slots once; while it rests, nobody; afterwards one at a time
 
 
 async def test_an_endpoint_that_recovers_is_used_again() -> None:
@@ -182,19 +150,6 @@ async def test_when_nobody_answers_all_who_wait_are_told_once_patience_is_used_u
         assert all(isinstance(error, LLMError) and f"endpoint {url} cannot be reached" in str(error) for error in errors)
         assert 1.0 <= loop.time() - began < 14  # two at a time, each with a patience of its own, would be 15 s
         assert (pool.in_flight, pool.waiting) == (0, 0)
-
-
-async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use() -> None:
-    def script(body: dict[str, Any]) -> Reply:
-        return failure(500) if said([body]) == ["poison"] else completion("hi", delay=0.02)
-
-    with serve(script) as server:
-        async with open_pool(server.url, slots=4, patience=0.5) as pool:
-            poison = asyncio.create_task(ask(pool, "poison"))
-            answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
-            assert [answer.text for answer in answers] == ["hi"] * 60
-            with pytest.raises(LLMError, match="failed on the request"):
-                await poison
 
 
 @pytest.mark.parametrize(
@@ -236,25 +191,7 @@ async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: st
             assert (pool.retries > 0) == (refused > 0)
 
 
-async def test_a_configured_response_format_is_insisted_on() -> None:
-    with serve(server_knowing("none")) as server:
-        async with open_pool(server.url, structured="json_schema") as pool:
-            with pytest.raises(LLMError, match="json_schema is not supported"):
-                await ask(pool)
-            assert len(server.requests) == 1
-
-
 # --- before the start ------------------------------------------------------------------------------------------------------
-
-
-async def test_check_passes_when_one_endpoint_serves_the_model(caplog: pytest.LogCaptureFixture) -> None:
-    url = unused_url()
-    with serve(lambda _: completion("hi")) as server, caplog.at_level(logging.WARNING, "synth.llm.pool"):
-        async with open_pool(url, server.url) as pool:
-            await pool.check()
-            assert [url in record.message for record in caplog.records] == [True]
-            assert (await ask(pool)).text == "hi"
-    assert pool.retries == 0
 
 
 async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
@@ -268,20 +205,6 @@ async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
     assert f"endpoint {server.url} serves big, small, not 'tiny'" in message
 
 
-def test_a_pool_needs_an_endpoint() -> None:
-    with pytest.raises(DeltaMemError, match=r"llm\.base_urls must name at least one endpoint"):
-        EndpointPool(llm_settings())
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"slots": 0}, {"top_p": 0.0}, {"reasoning_effort": "max"}, {"structured": "xml"}, {"unknown": 1}, {"model": ""}],
-)
-def test_settings_that_cannot_be_right_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        LLMSettings(**{"base_urls": ["http://a/v1"], "model": "m"} | changes)
-
-
 # --- thinking --------------------------------------------------------------------------------------------------------------
 
 THOUGHTFUL = {
@@ -290,14 +213,6 @@ THOUGHTFUL = {
     "in the text": completion(f"<think>Let me see what fits the seed, and what does not.</think>{GOOD}", tokens=90),
     "hidden": completion(GOOD, tokens=len(GOOD)),
 }
-
-
-@pytest.mark.parametrize("reply", THOUGHTFUL.values(), ids=THOUGHTFUL.keys())
-async def test_a_server_that_thinks_is_not_warned_of(reply: Reply, caplog: pytest.LogCaptureFixture) -> None:
-    with serve(lambda _: reply) as server:
-        async with open_pool(server.url) as pool:
-            await asyncio.gather(*(ask(pool) for _ in range(9)))
-    assert not caplog.records
 
 
 async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -311,10 +226,3 @@ async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: p
                 await ask(pool)
     (record,) = caplog.records
     assert "5 answers in a row without a trace of thinking" in record.getMessage() and server.url in record.getMessage()
-
-
-async def test_who_does_not_ask_for_thinking_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
-    with serve(lambda _: completion(GOOD, tokens=90)) as server:
-        async with open_pool(server.url, reasoning_effort=None) as pool:
-            await asyncio.gather(*(ask(pool) for _ in range(9)))
-    assert not caplog.records

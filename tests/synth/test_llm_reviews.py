@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from handmade import CASES, NAME, edit
 from llm_cases import written_by
 from scripted_server import Reply, completion
@@ -75,20 +74,6 @@ async def test_what_is_said_and_not_labelled_is_mended_in_its_turn(store: JsonLi
     assert "keywords" not in told and TASK.facts[5].text not in told and "rye bread" in told
 
 
-async def test_what_stays_unlabelled_is_rejected(store: JsonLinesStore) -> None:
-    nothing = json.dumps({"plan": [], "asides": [], "turns": []})
-    written, _ = await write(store, [CHATTY.model_dump_json(), nothing, CHATTY.model_dump_json()])
-    assert written.answer is None and broken(written) == [["dialogue.said_is_labelled"]] * 3
-    assert written.partial == CHATTY
-
-
-async def test_a_dialogue_that_breaks_other_rules_is_not_read_before_they_are_kept(store: JsonLinesStore) -> None:
-    silent = edit(GOOD, {"turns.2.user": "And so the days go by."})
-    turn = json.dumps({"plan": [], "asides": [], "turns": [{"number": 3, **GOOD.turns[2].model_dump()}]})
-    written, requests = await write(store, [silent.model_dump_json(), turn])
-    assert written.answer == GOOD and names(requests) == ["dialogue", "dialogue_patch", "extraction"]
-
-
 async def test_a_contradiction_is_mended(store: JsonLinesStore) -> None:
     def read(task: Task[Any]) -> dict[str, Any]:
         wrong = "rye bread" in task.turns[4].user
@@ -98,12 +83,6 @@ async def test_a_contradiction_is_mended(store: JsonLinesStore) -> None:
     assert written.answer == GOOD and broken(written) == [["dialogue.no_contradiction"], []]
     assert names(requests) == ["dialogue", "contradictions", "dialogue_patch", "contradictions"]
     assert "turn 5: a contradiction: She bakes for the street and has no oven." in requests[2]["messages"][3]["content"]
-
-
-async def test_without_reviews_nothing_more_is_asked(store: JsonLinesStore) -> None:
-    written, requests = await write(store, [CHATTY.model_dump_json()], extraction=False)
-    assert written.answer == CHATTY and names(requests) == ["dialogue"] and written.reviews == ()
-    assert "dialogue.said_is_labelled" not in written.verdicts[0].checked
 
 
 async def test_a_review_that_cannot_be_read_finds_nothing(store: JsonLinesStore) -> None:
@@ -138,39 +117,9 @@ def unlabelled(*stated: StatedFact, task: DialogueTask = TASK, similarity: Any =
     return [violation.message for violation in verdict.violations]
 
 
-@pytest.mark.parametrize(
-    ("turn", "text"),
-    [
-        (6, "plans to paint the hull blue before the summer regatta."),
-        (6, "wants to paint the hull of the boat blue, in time for the summer regatta."),
-        (4, "likes rowing on the fjord at dawn."),
-        (4, "rows on the fjord at dusk now."),
-        (2, "has a neighbour named Ines Duarte, whose boat she mends in the yard with old planks."),
-        (5, "is."),
-    ],
-    ids=["label", "more words", "old side", "new side", "two labels of neighbouring turns", "nothing"],
-)
-def test_labels_in_other_words_are_labels(turn: int, text: str) -> None:
-    stated = StatedFact(turn=turn, text=f"{NAME} {text}")
-    assert unlabelled(stated) == []
-
-
 def test_what_is_remembered_may_be_said_and_what_is_news_may_not() -> None:
     assert len(unlabelled(STATED)) == 1
     assert unlabelled(STATED, task=TASK.model_copy(update={"known": (f"{NAME} bakes rye bread for her street.",)})) == []
-
-
-class Close:
-    """Everything is close to what speaks of bread."""
-
-    def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
-        return [[0.9 if "loaves" in other else 0.1 for other in others] for _ in texts]
-
-
-def test_a_paraphrase_is_known_by_its_meaning() -> None:
-    task = TASK.model_copy(update={"known": (f"{NAME} makes loaves for neighbours.",)})
-    assert len(unlabelled(STATED, task=task)) == 1
-    assert unlabelled(STATED, task=task, similarity=Close()) == []
 
 
 def test_reviews_are_told_what_changes_on_purpose_and_no_labels() -> None:

@@ -52,14 +52,6 @@ def test_shards_put_together_are_the_unsharded_run_byte_for_byte(tmp_path, count
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
-def test_more_than_nine_shards_are_put_in_order(tmp_path):
-    for number in range(11):
-        run(tmp_path / "parts", f"{number}/11", "people=23", "sessions=1")
-    merge(tmp_path / "parts")
-    people = [json.loads(line)["persona"]["person_id"] for line in (tmp_path / "parts" / "people.jsonl").open("rb")]
-    assert people == [f"p{number:06d}" for number in range(23)]
-
-
 def two_of_three(out):
     run(out, "0/2")
     run(out, "1/3")
@@ -129,15 +121,6 @@ def test_a_shard_that_is_still_in_work_is_told(tmp_path):
     finally:
         process.kill()
         process.communicate()
-
-
-def test_an_unsharded_run_with_missing_people_can_be_written_partially(tmp_path):
-    assert generate(settings(tmp_path)) == 0
-    path = tmp_path / "work" / "people.jsonl"
-    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
-    with pytest.raises(DeltaMemError, match="1 of 6 people are not finished"):
-        merge(tmp_path)
-    assert merge(tmp_path, partial=True).missing == ("p000005",)
 
 
 def test_the_command(tmp_path, command):

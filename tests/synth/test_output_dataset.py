@@ -20,18 +20,13 @@ from output_cases import EPISODE, MAKING, contents, person, rejected_person, som
 from deltamem.episode import opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from deltamem.sessions import AXES, from_json_line, read_sessions
-from deltamem.training.data import export
+from deltamem.sessions import from_json_line, read_sessions
 from synth.assembly import labelled_sessions
 from synth.output.dataset import write_dataset
-from synth.output.files import FILES, cell_rows, read_people
+from synth.output.files import FILES, read_people
 from synth.records import Person
 
 HASHED = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "train.parquet", "heldout.parquet", "README.md"}
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def saying(someone: Person, words: str) -> Person:
@@ -69,13 +64,6 @@ def test_people_are_written_whole_and_sessions_are_those_that_were_not_rejected(
     assert [item.key for item in expected] == found
 
 
-def test_rejections_name_unit_session_rules_and_reasons(out):
-    whole, session = lines(out / "rejected.jsonl")
-    assert (whole["person_id"], whole["session_index"], whole["unit"]) == ("p000001", None, "fixed")
-    assert whole["rules"] == ["fixed.identity"] and whole["reasons"] == ["name must stay 'A', but is 'B'"]
-    assert (session["person_id"], session["session_index"], session["unit"]) == ("p000002", 1, "dialogue")
-
-
 @pytest.mark.parametrize("split", ["train", "heldout"])
 def test_parquet_rows_are_the_sessions_of_their_split(out, split):
     expected = list(read_sessions(out / "sessions.jsonl", split=split))
@@ -83,13 +71,6 @@ def test_parquet_rows_are_the_sessions_of_their_split(out, split):
     assert [from_json_line(row["extra_info"]["session"]) for row in rows] == expected
     assert [row["prompt"] for row in rows] == [opening_messages(item.session, EPISODE) for item in expected]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(expected)))
-
-
-def test_parquet_is_what_an_export_of_the_sessions_gives(out, tmp_path):
-    everything = {"train_sessions": None, "heldout_sessions": None, "skip_people": 0, "seed": 1}
-    done = export(out / "sessions.jsonl", tmp_path, EPISODE, **everything)
-    for path in (done.train, done.heldout):
-        assert path.read_bytes() == (out / path.name).read_bytes()
 
 
 def test_one_split_alone_has_no_parquet(tmp_path):
@@ -215,33 +196,6 @@ def test_counts_are_those_of_the_files(out):
     assert (counts["rejected/people"], counts["rejected/sessions"]) == (1, 1)
 
 
-def test_statistics_by_session_are_those_of_the_file(out):
-    places = manifest_of(out)["statistics"]["by_session"]
-    sessions = list(read_sessions(out / "sessions.jsonl"))
-    assert [place["index"] for place in places] == [0, 1, 2]
-    for place in places:
-        own = [item for item in sessions if item.session_index == place["index"]]
-        sizes = [len(item.next_state) for item in own]
-        kinds = Counter(operation.event for item in own for operation in item.operations)
-        assert place == {
-            "index": place["index"],
-            "sessions": len(own),
-            "turns": round(sum(len(item.session.dialogue) / 2 for item in own) / len(own), 3),
-            "memories": {"mean": round(sum(sizes) / len(own), 3), "min": min(sizes), "max": max(sizes)},
-            "operations": {event.value: kinds[event] for event in Event},
-        }
-
-
-def test_lengths_are_distributions_over_sessions(out):
-    lengths = manifest_of(out)["statistics"]["lengths"]
-    sessions = list(read_sessions(out / "sessions.jsonl"))
-    words = [sum(len(turn.content.split()) for turn in item.session.dialogue) for item in sessions]
-    assert (lengths["words"]["min"], lengths["words"]["max"]) == (min(words), max(words))
-    assert lengths["words"]["mean"] == round(sum(words) / len(words), 3)
-    assert lengths["turns"]["bins"] == {"2": 3, "3": 5}
-    assert all(sum(item["bins"].values()) == item["count"] == len(sessions) for item in lengths.values())
-
-
 def test_rules_rejections_and_usage_are_summed_over_people(out):
     statistics = manifest_of(out)["statistics"]
     rules = statistics["rules"]
@@ -271,27 +225,3 @@ def test_origins_changes_and_keywords_are_counted(out):
     assert statistics["keywords"]["UPDATE"] == {"keywords": 10, "said": 10, "said_in_turn": 10}
     # The middle of the second of three turns is where the third quarter begins.
     assert statistics["facts_said_in_quarter"] == [0, 0, 5, 8]
-
-
-def test_difficulty_is_counted_by_cell(tmp_path, out):
-    manifest = write(tmp_path, offline_people(4, 4, sizes="demanding_tiny", heldout_share=0.25))
-    sessions = [item.difficulty for item in read_sessions(tmp_path / "sessions.jsonl")]
-    cells = manifest["statistics"]["cells"]
-    assert cells["sessions"] == Counter(cell for difficulty in sessions for cell in difficulty.cells())
-    hard = [operation for difficulty in sessions for operation in difficulty.operations]
-    assert cells["operations"] == Counter(cell for operation in hard for cell in operation.cells())
-    rows = cell_rows(manifest)
-    assert list(rows) == list(AXES)
-    for axis, of_axis in rows.items():
-        assert [row.value for row in of_axis] == [
-            value.replace("_", " ") for value in AXES[axis] if f"{axis}={value}" in cells["sessions"]
-        ]
-        shares = [row.operations[1] if row.operations else row.sessions[1] for row in of_axis]
-        assert sum(shares) == pytest.approx(1.0), axis
-    assert cell_rows(manifest_of(out)) == {}
-
-
-def test_a_keyword_that_is_said_outside_its_turn_is_not_said_in_turn(tmp_path):
-    moved = edit(person(0), {"sessions.0.dialogue.plan.0.turn": 1})
-    keywords = write(tmp_path, [moved, HELDOUT])["statistics"]["keywords"]
-    assert keywords["ADD"] == {"keywords": 8, "said": 8, "said_in_turn": 6}

@@ -83,15 +83,6 @@ def test_the_plan_names_the_turns():
     assert planned_turns(person(0))["p000000/1"] == [1, 2]
 
 
-def test_a_written_data_set_has_its_probe_in_file_and_card(tmp_path):
-    write(tmp_path)
-    found = json.loads((tmp_path / "probe.json").read_text("utf-8"))
-    assert found["sessions"] == {"train": 5, "heldout": 3} and found["policies"] == {}
-    card = (tmp_path / "README.md").read_text("utf-8")
-    assert "## What the surface gives away" in card and "| UPDATE | 38.5% | 22 to 28% |" in card
-    assert "probe.json" not in json.loads((tmp_path / "dataset.json").read_text("utf-8"))["sha256"]
-
-
 def test_the_command_probes_everybody(tmp_path, command, monkeypatch):
     write(tmp_path)
     monkeypatch.setattr(probe, "load_embedder", lambda name: CachedEmbedder(WordEmbedder()))

@@ -13,22 +13,18 @@ import pytest
 from offline_people import shape as named_shape
 
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event
 from synth.assembly import labelled_sessions, replay
 from synth.memories import MOST_EXISTING
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.person import write_person
-from synth.records import Evolution, Origin, Person, Persona
+from synth.records import Evolution, Person, Persona
 from synth.tasks import (
     REVIEWS,
     DialogueTask,
     Events,
     EventsTask,
-    EvolutionTask,
     FillingTask,
-    InitialTask,
-    LinksTask,
     Task,
     Unit,
     UnitId,
@@ -141,44 +137,8 @@ async def test_people_of_both_shapes_are_whole(shape, sessions):
     assert Person.model_validate_json(person.model_dump_json()) == person
 
 
-async def test_a_life_of_the_paper_has_operations_of_all_kinds_and_origins():
-    person = await write()
-    found = Counter((fact.origin, fact.event) for session in person.sessions for fact in session.facts)
-    assert 2 <= len(person.groups) == len(person.evolutions) <= 4
-    assert found[Origin.EVOLUTION, Event.ADD] == len(person.groups)
-    assert found[Origin.EVOLUTION, Event.UPDATE] == sum(len(group.events) - 1 for group in person.groups)
-    assert found[Origin.DELTA, Event.ADD] and found[Origin.DELTA, Event.UPDATE]
-    assert found[Origin.FILLING, Event.ADD] + person.dropped >= 25 * PAPER.filling.min
-    assert 0 < found[Origin.REUSE, Event.NONE] <= sum(slot.reused for slot in person.slots)
-
-
-async def test_newcomers_start_with_an_empty_memory_and_empty_units_are_left_out():
-    people = [
-        await write(shape="demanding_tiny", sessions=2, number=number, persona=persona(number)) for number in range(60)
-    ]
-    newcomers = [person for person in people if not person.profile.initial]
-    assert len(newcomers) == 12
-    assert all(len(person.profile.initial) in (0, 4) and not person.profile.preferences.groups for person in people)
-    check_sound(newcomers[0])
-    asked = {"fixed", "dynamic", "events", "filling", "dialogue"}
-    assert set().union(*(person.usage for person in newcomers)) - {"revision"} == asked
-    assert set().union(*(person.usage for person in people)) == asked | {"initial", "revision"}
-    facts = [fact for person in people for session in person.sessions for fact in session.facts]
-    assert {fact.origin for fact in facts} == {Origin.FILLING, Origin.REVISION, Origin.REUSE}
-
-
 def persona(number: int) -> Persona:
     return PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
-
-
-async def test_few_events_get_few_groups_or_none():
-    for sessions in (1, 2, 4, 9):
-        writer = Wrapper()
-        person = await write(writer, sessions=sessions)
-        assert len(person.groups) * 2 <= sessions
-        for task in writer.tasks(LinksTask):
-            assert task.groups.max * task.events_per_group.min <= sessions
-            assert task.events_per_group.max <= sessions
 
 
 # --- scheduling ------------------------------------------------------------------------------------------------------------
@@ -196,31 +156,6 @@ async def test_a_person_does_not_depend_on_when_answers_come(shape):
         orders.add(tuple(place.name for place in writer.ended))
         assert found.model_dump_json() == expected.model_dump_json()
     assert len(orders) == 3
-
-
-async def test_a_person_depends_on_seed_and_id_only():
-    first, again = await write(sessions=4), await write(sessions=4)
-    assert first.model_dump_json() == again.model_dump_json()
-    others = [await write(sessions=4, seed=2), await write(sessions=4, persona=persona(8))]
-    for other in others:
-        assert [slot.not_before for slot in other.slots] != [slot.not_before for slot in first.slots]
-
-
-async def test_steps_grow_along_the_graph_and_earlier_sessions_come_first():
-    writer = Wrapper(delays=random.Random(1))
-    await write(writer, sessions=12)
-    order = tuple(Unit)
-    steps: dict[Unit, list[int]] = {unit: [] for unit in order}
-    for task, place in writer.asked:
-        assert place.person == 7 and place.name.startswith("p000007/")
-        steps[task.unit].append(place.step)
-    assert len({place.name for _, place in writer.asked}) == len(writer.asked)
-    flat = [(min(steps[unit]), max(steps[unit])) for unit in order if steps[unit]]
-    assert all(earlier[1] < later[0] for earlier, later in pairwise(flat))
-    for unit in (Unit.FILLING, Unit.DIALOGUE):
-        in_order = [place.step for task, place in sorted(writer.asked, key=index) if task.unit is unit]
-        assert in_order == sorted(in_order, reverse=True)
-    assert steps[Unit.EVENTS] == sorted(steps[Unit.EVENTS])
 
 
 def index(asked: tuple[Task[Any], UnitId]) -> int:
@@ -293,25 +228,6 @@ async def test_an_event_that_stays_wrong_is_planned_anew_without_its_changes_and
     assert person.usage["events"].rejected == 1 and person.usage["events"].units == len(asked)
 
 
-async def test_events_of_which_nothing_can_be_read_are_asked_for_one_by_one_from_the_first():
-    writer = Wrapper(reject=lambda task, place: task.unit is Unit.EVENTS and len(task.slots) > 1)
-    person = await write(writer, sessions=4)
-    check_sound(person)
-    assert [[slot.index for slot in task.slots] for task in writer.tasks(EventsTask)] == [
-        [0, 1, 2, 3], [0], [1, 2, 3], [1], [2, 3], [2], [3],
-    ]  # fmt: skip
-    assert rejected(person) == [("events", "0"), ("events", "1"), ("events", "2")]
-    assert person.slots[3].given_up == () and not any(slot.changes for slot in person.slots[:3])
-
-
-async def test_an_event_that_fails_alone_and_without_changes_rejects_the_person():
-    writer = Wrapper(reject=lambda task, place: task.unit is Unit.EVENTS and task.slots[0].index == 10)
-    person = await write(writer)
-    assert person.profile is not None and person.events == person.sessions == ()
-    assert rejected(person) == [("events", "10")] * 2
-    assert [len(task.slots) for task in writer.tasks(EventsTask)] == [5, 5, 5, 1]
-
-
 async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
     def late(task, answer):
         """Moves the last event of a life to the day of the first."""
@@ -323,16 +239,6 @@ async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
     assert rejected(person) == [("events", "")]
     assert "life.dates_increase" in person.rejections[0].rules
     assert person.violations["life.dates_increase"] == person.checked["life.dates_increase"] == 1
-
-
-async def test_rejected_links_and_threads_leave_out_their_groups_only():
-    whole = await write()
-    assert len(whole.groups) >= 2
-    for unit, where, kept in ((Unit.LINKS, "", ()), (Unit.EVOLUTION, "0", whole.groups[1:])):
-        person = await write(Wrapper(reject=at(unit, 0)))
-        assert person.groups == kept and len(person.evolutions) == len(kept)
-        assert rejected(person) == [(unit, where)]
-        check_sound(person)
 
 
 async def test_threads_that_repeat_each_other_are_not_both_kept():
@@ -365,30 +271,6 @@ async def test_rejected_sessions_change_the_state_all_the_same():
         assert {fact.origin for fact in person.sessions[index].facts} <= kept | ({"reuse"} if index == 5 else set())
 
 
-async def test_a_session_with_nothing_to_tell_is_rejected():
-    def repeat(task, answer):
-        """Fills in what is known already."""
-        known = [fact.model_copy(update={"text": task.existing[-1]}) for fact in answer.facts]
-        return answer.model_copy(update={"facts": tuple(known)})
-
-    person = await write(spoiling(Unit.FILLING, repeat))
-    assert person.dropped >= 25 * PAPER.filling.min
-    empty = {session.index for session in person.sessions if not session.facts}
-    assert empty and empty == {int(item.where) for item in person.rejections if item.rules == ("session.some_fact",)}
-    check_sound(person)
-
-
-async def test_filling_that_is_similar_to_what_is_known_is_dropped():
-    class Same:
-        def between(self, texts, others):
-            return [[1.0] * len(others) for _ in texts]
-
-    person = await write(similarity=Same(), sessions=5)
-    assert not any(fact.origin is Origin.FILLING for session in person.sessions for fact in session.facts)
-    assert person.dropped >= 5 * PAPER.filling.min
-    check_sound(person)
-
-
 async def test_a_session_that_breaks_a_rule_as_a_whole_is_not_trained_on():
     def silent(task, answer):
         """Leaves out what the user has to say."""
@@ -416,18 +298,6 @@ async def test_an_error_of_the_writer_ends_the_person(unit):
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_cancelling_a_person_cancels_its_units():
-    writer = Wrapper(delays=random.Random(2))
-    running = asyncio.create_task(write(writer, sessions=12))
-    while not writer.tasks(DialogueTask):
-        await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert writer.cancelled
-    assert len(asyncio.all_tasks()) == 1
-
-
 # --- accounts --------------------------------------------------------------------------------------------------------------
 
 
@@ -448,58 +318,7 @@ async def test_the_account_counts_every_unit_and_attempt():
     assert list(person.checked) == sorted(person.checked)
 
 
-async def test_repaired_answers_count_as_violations():
-    first = Verdict(("demo.rule",), (BROKEN, BROKEN))
-
-    def repaired(task, place, written):
-        return UnitResult(written.answer, (first, *written.verdicts), 7, 8) if task.unit is Unit.FIXED else written
-
-    person = await write(Wrapper(change=repaired), sessions=1)
-    assert person.rejections == ()
-    assert person.violations == {"demo.rule": 1}
-    fixed = person.usage["fixed"]
-    assert (fixed.units, fixed.attempts, fixed.rejected, fixed.prompt_tokens, fixed.completion_tokens) == (1, 2, 0, 7, 8)
-
-
 # --- what tasks tell -------------------------------------------------------------------------------------------------------
-
-
-async def test_events_are_told_of_all_facts_that_hold_and_of_everybody():
-    writer = Wrapper()
-    person = await write(writer)
-    tasks = writer.tasks(EventsTask)
-    assert [len(task.slots) for task in tasks] == [5] * 5
-    assert tasks[0].past == () and len(tasks[4].past) == 20
-    assert [fact.text for fact in tasks[0].facts] == [fact.text for fact in person.profile.initial]
-    held = {fact.text: 0 for fact in person.profile.initial}
-    for happened in person.events[:20]:
-        for change in happened.changes:
-            held[change.text] = held.pop(change.previous_text) + 1 if change.previous_text else 0
-    assert {fact.text: fact.updates for fact in tasks[4].facts} == held
-    assert max(held.values()) == 1
-    names = tasks[4].names
-    assert names[0] == person.profile.name and len(set(names)) == len(names)
-    assert {somebody.name for somebody in person.profile.dynamic.relationships} <= set(names)
-    assert {somebody.name for happened in person.events[:20] for somebody in happened.participants} <= set(names)
-
-
-async def test_the_start_has_people_of_different_names_and_the_counts_of_the_shape():
-    writer = Wrapper()
-    profile = (await write(writer, sessions=1)).profile
-    names = [profile.name, *(somebody.name for somebody in profile.dynamic.relationships)]
-    assert len(set(names)) == len(names)
-    assert len(names) - 1 in PAPER.profile.relationships
-    (task,) = writer.tasks(InitialTask)
-    assert task.counts == PAPER.initial
-    assert len(profile.initial) in task.counts.total
-
-
-async def test_threads_are_told_what_their_events_change():
-    writer = Wrapper()
-    person = await write(writer)
-    for task, group in zip(writer.tasks(EvolutionTask), person.groups, strict=True):
-        assert [past.index for past in task.events] == list(group.events)
-        assert list(task.known) == [change.text for index in group.events for change in person.events[index].changes]
 
 
 async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_before():
@@ -523,20 +342,3 @@ async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_bef
         assert len(task.existing) == min(len(new) + len(held), MOST_EXISTING)
         held = [text for text in held if text not in [previous for previous, _ in changes]] + new
         assert [past.index for past in task.past] == list(range(index))
-
-
-async def test_dialogues_may_mention_the_latest_events_and_the_sources_of_what_they_repeat():
-    writer = Wrapper()
-    person = await write(writer)
-    told: dict[str, int] = {}
-    sources = 0
-    for task, session in zip(writer.tasks(DialogueTask), person.sessions, strict=True):
-        index = session.index
-        known = {told[fact.previous_text] for fact in session.facts if fact.previous_text in told}
-        latest = set(range(max(0, index - 8), index))
-        mentioned = [past.index for past in task.past]
-        assert mentioned == sorted(known | latest)
-        sources += len(known - latest)
-        assert task.facts == session.facts and task.today == session.time.date()
-        told.update({fact.text: index for fact in session.facts if fact.event is not Event.NONE})
-    assert sources > 0

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
-from eval.data import data_folders
 from synth.config import PersonaSettings
 from synth.personas import draw_personas, generate, parts, write_generated
 
@@ -54,21 +52,6 @@ def test_a_hundred_thousand_generated_seeds_are_all_different_and_no_more_than_t
         generate(total + 1, 1)
 
 
-def test_more_people_are_appended_and_the_seed_decides_the_order() -> None:
-    assert seeds(PersonaSettings(), 40)[:20] == seeds(PersonaSettings(), 20)
-    assert not set(seeds(PersonaSettings(), 50, seed=1)) & set(seeds(PersonaSettings(), 50, seed=2))
-
-
-def test_generated_seeds_are_sentences_with_the_right_article() -> None:
-    for text in generate(2_000, 3):
-        assert text[0].isupper()
-        assert text.endswith(".")
-        assert "{" not in text
-        assert len(text) < 250
-        assert " a optician" not in text.lower()
-    assert "An optician" in " ".join(generate(2_000, 3))
-
-
 def test_generated_seeds_are_written_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "seeds.jsonl"
     write_generated(50, 4, path)
@@ -95,21 +78,6 @@ def test_personas_of_a_file_are_found_under_any_usual_key(tmp_path: Path, name: 
     assert sorted(text.casefold() for text in found) == ["a cook", "a judge"]
 
 
-def test_a_column_can_be_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"persona": "no", "who": "a cook"}')
-    settings = PersonaSettings(source="file", path=str(tmp_path / "a.jsonl"), column="who")
-    assert seeds(settings, 1) == ["a cook"]
-    with pytest.raises(DeltaMemError, match=r"a\.jsonl, line 1: no text under 'whom'"):
-        seeds(settings.model_copy(update={"column": "whom"}), 1)
-
-
-def test_the_seed_decides_which_personas_of_a_file_are_drawn(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(f"person {number}" for number in range(100)))
-    assert len(set(seeds(file(tmp_path / "a.txt"), 40))) == 40
-    assert seeds(file(tmp_path / "a.txt"), 40)[:20] == seeds(file(tmp_path / "a.txt"), 20)
-    assert seeds(file(tmp_path / "a.txt"), 20) != seeds(file(tmp_path / "a.txt"), 20, seed=2)
-
-
 def test_too_few_different_personas_are_refused_with_both_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a cook\na  COOK\na judge\n")
     with pytest.raises(DeltaMemError, match=r"a\.txt has 2 different personas, but 3 are asked for"):
@@ -132,13 +100,6 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, c
         (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(DeltaMemError, match=message):
         seeds(file(tmp_path / "a.jsonl"), 1)
-
-
-def test_real_persona_seeds_are_read() -> None:
-    path = next((path for folder in data_folders() if (path := folder / "personas/persona_seeds_300.jsonl").is_file()), None)
-    if path is None:
-        pytest.skip("no persona seeds in a data folder")
-    assert len(set(seeds(file(path), 300))) == 300
 
 
 # --- PersonaHub ------------------------------------------------------------------------------------------------------------
@@ -180,12 +141,3 @@ def test_without_network_or_file_the_command_that_fetches_personahub_is_named() 
 
 
 # --- settings --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"source": "file"}, {"source": "generated", "path": "x"}, {"source": "web"}, {"path": ""}, {"sources": "file"}],
-)
-def test_settings_that_contradict_themselves_are_refused(fields: dict[str, str]) -> None:
-    with pytest.raises(ValidationError):
-        PersonaSettings.model_validate(fields)

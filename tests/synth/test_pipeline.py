@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import time
 
 import pytest
 import synth_runs
@@ -80,19 +79,6 @@ def test_what_records_depend_on_is_done_again_when_it_changes(tmp_path, asked, o
     assert sorted(asked) == list(range(6))
 
 
-def test_the_embedder_is_of_what_records_depend_on(tmp_path):
-    assert settings(tmp_path, "embedder=x").recipe() != settings(tmp_path).recipe()
-
-
-def test_more_people_are_added_to_those_who_are_there(tmp_path, asked):
-    generate(settings(tmp_path, "people=4", "heldout_share=0.5"))
-    asked.clear()
-    assert generate(settings(tmp_path, "people=8", "heldout_share=0.5")) == 0
-    assert sorted(asked) == [4, 5, 6, 7]
-    generate(settings(tmp_path / "new", "people=8", "heldout_share=0.5"))
-    assert files(tmp_path / "new") == files(tmp_path)
-
-
 def test_settings_of_the_machine_change_nothing_and_write_nobody_again(tmp_path, asked):
     generate(settings(tmp_path / "one"))
     asked.clear()
@@ -126,12 +112,6 @@ def test_a_dead_endpoint_ends_the_run_early(tmp_path, failing, capsys):
     assert len(stored(tmp_path)) == 2
     assert (tmp_path / "work" / "errors.jsonl").read_text("utf-8").count("\n") == 3
     assert "given up after 3 people in a row: endpoint http://x/v1 does not answer" in capsys.readouterr().err
-
-
-def test_other_errors_do_not_end_the_run(tmp_path, failing):
-    failing.update({number: DeltaMemError("odd") for number in range(18)})
-    assert generate(settings(tmp_path, "people=20")) == 1
-    assert len(stored(tmp_path)) == 2
 
 
 def test_a_missing_embedding_model_concerns_everybody(tmp_path, failing, asked):
@@ -185,19 +165,6 @@ def test_two_runs_in_one_folder_are_told(tmp_path):
         process.communicate()
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path}/work/people.jsonl: in use by another process")
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then(tmp_path):
-    began = time.monotonic()
-    process = slow(tmp_path, "people=4", "progress_seconds=0.1", seconds=0.5)
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 0
-    lines = told.splitlines()
-    assert 2 <= len(lines) <= (time.monotonic() - began) / 0.1
-    stages = r"profile \d+/\d+, events \d+/4, memories \d+/\d+, dialogue \d+/8"
-    form = rf"people (\d)/4 \({stages}\), 1 people in work, .*% rejected, ETA .+"
-    finished = [int(re.fullmatch(form, line)[1]) for line in lines]
-    assert finished == sorted(finished) and finished[-1] >= 2
 
 
 def test_shards_share_the_people_evenly(tmp_path):

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from synth_runs import TINY, files, settings, synth
+from synth_runs import files, settings, synth
 
 from deltamem.sessions import read_sessions
-from synth.config import Shard
 from synth.pipeline import generate
 
 
@@ -20,13 +19,6 @@ def test_four_people_from_nothing_to_parquet(tmp_path):
     sessions = list(read_sessions(out / "sessions.jsonl"))
     assert len(sessions) == 12 and len({item.session.person_id for item in sessions}) == 4
     assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
-
-
-def test_the_papers_shape_is_the_default(tmp_path, command):
-    done = command("people=2", "sessions=4", f"out={tmp_path}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(list(read_sessions(tmp_path / "sessions.jsonl"))) == 8
-    assert json.loads((tmp_path / "dataset.json").read_text("utf-8"))["making"]["shape"]["plan"]["kind"] == "quotas"
 
 
 @pytest.mark.parametrize(
@@ -76,15 +68,6 @@ def test_a_missing_folder_name_is_told(command):
     assert done.stderr == "error: config key 'out' has no value; give one with out=...\n"
 
 
-def test_an_out_that_is_a_file(tmp_path, command):
-    (tmp_path / "file").write_text("mine", encoding="utf-8")
-    done = command(*TINY, f"out={tmp_path / 'file'}")
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ") and str(tmp_path / "file") in line
-    assert (tmp_path / "file").read_text("utf-8") == "mine"
-
-
 def test_the_commands_on_a_finished_data_set(tmp_path, command):
     assert generate(settings(tmp_path)) == 0
     shown = command("inspect", str(tmp_path), "p000003")
@@ -113,13 +96,6 @@ def test_personas_are_written_and_read_back(tmp_path, command):
     assert generate(settings(out, "personas.source=file", f"personas.path={seeds}")) == 0
     used = {json.loads(line)["persona"]["seed"] for line in (out / "people.jsonl").open("rb")}
     assert len(used) == 6 and used <= {json.loads(line)["persona"] for line in seeds.open("rb")}
-
-
-def test_shards_and_slots_of_the_settings(tmp_path):
-    assert (settings(tmp_path).shard, settings(tmp_path, "shard=2/5").shard) == (Shard(0, 1), Shard(2, 5))
-    assert Shard(7, 12).folder == "07-of-12"
-    assert settings(tmp_path).slots == 1
-    assert settings(tmp_path, "writer=llm", "llm.slots=5", "llm.base_urls=[http://a/v1,http://b/v1]").slots == 10
 
 
 def test_names_are_invented_offline_and_real_for_a_language_model(tmp_path):

@@ -1,6 +1,6 @@
 """Every rule of a unit, and of a whole life, is broken on purpose at least once, and must be the only one to say so."""
 
-from datetime import date, datetime
+from datetime import date
 
 import numpy as np
 import pytest
@@ -8,11 +8,9 @@ from handmade import (
     CASES,
     COFFEE,
     COFFEE_LESS,
-    DUSK,
     DYNAMIC,
     EVENTS,
     FILLING,
-    GROUPS,
     INES,
     JUN,
     LIFE,
@@ -39,7 +37,6 @@ from synth.validators.events import LIFE as LIFE_RULES
 PEOPLE, TASTES = DYNAMIC.relationships, PREFERENCES.groups
 AGAIN, GOLF, DARTS = (Preference(item=item, reason="It is cold.") for item in ("Lemonade.", "golf", "darts"))
 NEIGHBOUR = {"name": "Li Wei", "kind": "neighbour", "description": "They share a wall."}
-NEW_FRIEND = Participant(name="Ines Duarte", relationship="neighbour")
 LEO = Participant(name="Leo Brandt", relationship="coach")
 UPDATE = PlannedChange(track=Track.PREFERENCE, change=Change.ADJUST)
 SHORTER = fact("enjoys company in the old boat there.", "company", "old boat", "there")
@@ -65,45 +62,23 @@ def noon(event):
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("fixed.identity", {}, {"name": "Maya Lindquist"}),
-    ("fixed.identity", {}, {"gender": "male"}),
-    ("fixed.identity", {}, {"birth_date": date(1988, 6, 3)}),
     ("fixed.background_told", {}, {"location": " "}),
-    ("fixed.background_told", {}, {"degree": ""}),
-    ("fixed.background_told", {}, {"family.partner": ""}),
     ("fixed.life_goal_told", {}, {"life_goal.target": ""}),
-    ("fixed.life_goal_told", {}, {"life_goal.statement": ""}),
     ("fixed.traits_distinct", {}, {"traits": ("patient", "Patient.")}),
-    ("fixed.traits_distinct", {}, {"traits": ("patient", "")}),
     ("dynamic.relationship_count", {"draft.relationships": PEOPLE[:1]}, {"relationships": PEOPLE[:1]}),
     ("dynamic.relationship_names", {}, {"relationships.0.name": "Omar Hadad"}),
-    ("dynamic.relationship_names", {}, {"relationships": (*PEOPLE, PEOPLE[0])}),
     ("dynamic.relationship_others", {"draft.relationships.0.name": NAME}, {"relationships.0.name": NAME}),
     ("dynamic.relationship_told", {}, {"relationships.1.kind": ""}),
-    ("dynamic.relationship_told", {}, {"relationships.1.description": ""}),
     ("dynamic.situation_told", {}, {"career.description": ""}),
-    ("dynamic.situation_told", {}, {"health.reason": ""}),
     ("dynamic.employment", {}, {"career.status": "Unemployed"}),
-    ("dynamic.employment", {}, {"career.status": "unemployed", "career.employer": ""}),
-    ("dynamic.employment", {}, {"career.employer": ""}),
-    ("dynamic.employment", {}, {"career.status": "Entrepreneur", "career.job": ""}),
     ("preferences.categories", {}, {"groups": TASTES[::-1]}),
-    ("preferences.categories", {}, {"groups": TASTES[:1]}),
-    ("preferences.categories", {}, {"groups.0.category": "drinks"}),
     ("preferences.item_count", {}, {"groups.0.likes": ()}),
-    ("preferences.item_count", {}, {"groups.1.dislikes": (GOLF, DARTS)}),
     ("preferences.items_distinct", {}, {"groups.1.likes.1.item": "Rowing!"}),
-    ("preferences.items_distinct", {}, {"groups.0.likes": (AGAIN,)}),
-    ("preferences.items_distinct", {}, {"groups.1.dislikes": (AGAIN,)}),
     ("preferences.items_told", {}, {"groups.0.likes.0.reason": ""}),
-    ("preferences.items_told", {}, {"groups.0.likes.0.item": ""}),
     ("initial.fact_count", {"counts.total": span(8, 9)}, {}),
     ("initial.track_counts", {"counts.health": span(2, 3)}, {}),
-    ("initial.track_counts", {}, {"facts.1.track": None}),
     ("initial.facts_distinct", {}, {"facts.5": edit(COFFEE, {"text": COFFEE.text.upper().replace(NAME.upper(), NAME)})}),
     ("initial.subjects", {}, {"facts.6.subject": "Bergen"}),
-    ("initial.subjects", {}, {"facts.0.subject": "sports"}),
-    ("initial.subjects", {}, {"facts.4.subject": "drinks"}),
-    ("initial.subjects", {"dynamic.relationships": PEOPLE[1:]}, {}),
     ("initial.subjects_occur", {}, {"facts.2.text": f"{NAME} plays chess with Omar on Sundays.",
                                     "facts.2.keywords": ("chess", "Omar", "Sundays")}),
     ("initial.people_remembered", {"dynamic.relationships": (*PEOPLE, NEIGHBOUR)}, {}),
@@ -112,83 +87,44 @@ PLANTED = [
     ("initial.keyword_count", {}, {"facts.6.keywords": ("grew up", "village", "near", "Bergen")}),
     ("initial.keyword_words", {}, {"facts.6.keywords": ("grew up in a village", "village", "Bergen")}),
     ("events.one_per_slot", {}, {"events": EVENTS[1:4]}),
-    ("events.one_per_slot", {}, {"events": ()}),
-    ("events.one_per_slot", {}, {"events.0.index": 7}),
     ("events.date_in_slot", {}, {"events.0.date": date(2026, 3, 5)}),
     ("events.dates_increase", {"slots.1.not_before": date(2026, 2, 1)}, {"events.1.date": date(2026, 3, 1)}),
-    ("events.dates_increase", {"slots.0.not_before": date(2026, 1, 1)}, {"events.0.date": date(2026, 2, 1)}),
     ("events.domain", {}, {"events.2.domain": "work"}),
     ("events.life_goal", {}, {"events.0.serves_life_goal": False}),
     ("events.life_goal_told", {}, {"events.0.narrative": "A neighbour saw her in the yard, offered help and joined her."}),
-    ("events.life_goal_told", {}, {"events.2.serves_life_goal": True}),
     ("events.planned_changes", {}, {"events.1.changes": ()}),
-    ("events.planned_changes", {"slots.2.changes": ()}, {}),
-    ("events.planned_changes", {}, {"events.1.changes.0.change": Change.SHIFT}),
-    ("events.planned_changes", {"slots.3.changes": (UPDATE, UPDATE)}, {}),
-    ("events.planned_changes", {"slots.3.changes": (PlannedChange(track=Track.CAREER, change=DUSK.change),)}, {}),
     ("events.narrative_words", {}, {"events.3.narrative": "The rent of the shed rose."}),
-    ("events.narrative_words", {}, {"events.3.narrative": "The rent of the shed rose. " * 9}),
     ("events.outcome_told", {}, {"events.3.title": ""}),
-    ("events.outcome_told", {}, {"events.3.result": ""}),
-    ("events.outcome_told", {}, {"events.3.emotion": ""}),
     ("events.grounding", {}, {"events.3.grounding": ()}),
-    ("events.grounding", {}, {"events.3.grounding": (" ",)}),
     ("events.events_distinct", {}, {"events.3.title": "a new chair"}),
-    ("events.events_distinct", {}, {"events.3.title": "Lane four."}),
-    ("events.events_distinct", {}, {"events.3.narrative": EVENTS[0].narrative}),
     ("events.told_anew", {}, {"events.3.narrative": f"As ever {JUN.text[:-1]}, but the rent of the shed rose."}),
-    ("events.told_anew", {}, {"events.3.grounding": (VILLAGE.text.upper(),)}),
     ("events.participants", {}, {"events.2.participants": (Participant(name=NAME, relationship="herself"),)}),
-    ("events.participants", {}, {"events.0.participants": (NEW_FRIEND, NEW_FRIEND)}),
-    ("events.participants", {}, {"events.2.participants.0.relationship": ""}),
     ("events.newcomers_introduced", {}, {"events.2.participants": (LEO,)}),
-    ("events.newcomers_introduced", {}, {"events.0.participants": (NEW_FRIEND, LEO)}),
-    ("events.newcomers_introduced", {"names": (NAME, "Jun Park")}, {}),
-    ("events.newcomers_introduced", {}, {"events.0.participants": (NEW_FRIEND, LEO),
-                                         **told(0, "rows with Ines Duarte and Leo Brandt.", "Leo Brandt", "rows", "with")}),
     ("events.new_without_previous", {}, {"events.0.changes.0.previous_text": JUN.text}),
     ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": ROWING.text.rstrip(".")}),
-    ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": ""}),
-    # It was changed before, by another event.
-    ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": COFFEE.text}),
     ("events.one_update_per_event", {"slots.3.changes": (UPDATE, UPDATE)}, {"events.3.changes": (
         EVENTS[4].changes[0], edit(EVENTS[4].changes[0], {"text": f"{NAME} likes rowing on the dark fjord at dusk."}))}),
     ("events.updates_per_fact", {"facts.4.updates": 1}, {}),
-    ("events.updates_per_fact", {}, noon(3)),
     ("events.same_track", {"facts.4.track": None}, {}),
-    ("events.same_track", {"facts.0.track": Track.CAREER}, {}),
     ("events.changes_something", {}, told(3, "likes rowing on the fjord at dawn!", "rowing", "fjord", "dawn")),
-    ("events.changes_something", {"facts.5.text": EVENTS[4].changes[0].text}, {}),
     ("events.keyword_kept", {"facts.3.keywords": ("coffee", "oat biscuits", "likes")}, {}),
     ("events.new_keyword", {}, {"events.1.changes.0.keywords": ("black coffee", "morning", "strong")}),
     ("events.information_kept", {}, told(3, "went from rowing to a hall since the storms.", "rowing", "hall", "storms")),
-    ("events.information_kept", {}, told(2, "swims with a coach who films each lane.", "swims", "coach", "lane")),
     ("events.expansion_longer", {}, told(2, "swims twice weekly against pain.", "swims", "weekly", "pain")),
     ("events.deletion_partial", {}, told(1, "likes strong black coffee, oat biscuits and milk in the morning.",
                                          "black coffee", "milk", "morning")),
-    ("events.deletion_partial", {"facts.3.keywords": ("what she", "a", "b")},
-     told(1, "may never again have what she had.", "what she", "never", "had")),
     ("events.subjects", {}, {"events.0.changes.0.subject": ""}),
-    ("events.subjects", {"facts.0.subject": "swimming"}, {"events.2.changes.0.subject": "swimming"}),
-    ("events.subjects", {"facts.4.subject": ""}, {"events.3.changes.0.subject": ""}),
     ("events.same_subject", {}, {"events.3.changes.0.subject": "beverages"}),
     ("events.subjects_occur", {"names": NAMES_WITH_INES}, told(0, "rows with her neighbour.", "rows", "with", "neighbour")),
     ("events.new_relationship", {"names": NAMES_WITH_INES}, {"events.0.participants": ()}),
-    ("events.new_relationship", {}, {**told(0, "rows with her new neighbour Ines.", "rows", "neighbour", "Ines"),
-                                     "events.0.participants.0.name": "Ines", "events.0.changes.0.subject": "Ines"}),
     ("links.group_count", {"groups": span(3, 4)}, {}),
-    ("links.group_count", {}, {"groups": ()}),
     ("links.group_size", {"events_per_group": span(2, 2)}, {}),
-    ("links.group_size", {}, {"groups.0.events": (0,)}),
     ("links.events_exist", {}, {"groups.0.events": (0, 9)}),
     ("links.events_in_order", {}, {"groups.0.events": (2, 0)}),
-    ("links.events_in_order", {}, {"groups.0.events": (0, 0)}),
     ("links.groups_disjoint", {}, {"groups.0.events": (0, 1)}),
-    ("links.groups_disjoint", {}, {"groups": (*GROUPS, GROUPS[0])}),
     ("links.thread_named", {}, {"groups.1.thread": " "}),
     ("evolution.one_per_event", {}, {"memories": THREAD.memories[:2]}),
     ("evolution.memory_changes", {}, {"memories.1": THREAD.memories[0]}),
-    ("evolution.memory_changes", {}, {"memories.2": THREAD.memories[0]}),
     ("evolution.keyword_kept", {}, {"memories.1.keywords": ("company", "enjoys", "others")}),
     ("evolution.new_keyword", {}, {"memories.1.keywords": ("rowing", "old boat", "others")}),
     ("evolution.subsumes", {}, {"memories.1": SHORTER}),
@@ -203,15 +139,10 @@ PLANTED = [
     ("extraction.begins_with_name", {}, {"facts.1.text": "She is relieved."}),
     ("contradictions.turns_exist", {}, {"found.0.turn": 7}),
     ("filling.fact_count", {"count": span(4, 6)}, {}),
-    ("filling.fact_count", {}, {"facts": FILLING.facts[:2]}),
     ("filling.not_existing", {"existing": (f"{NAME.upper()} mends the planks of an old boat in her yard!",)}, {}),
-    ("filling.not_existing", {"existing": (f"In the yard, {NAME} mended planks of her old boat.",)}, {}),
     ("filling.facts_differ", {}, {"facts.1": FILLING.facts[0]}),
-    ("filling.facts_differ", {},
-     {"facts.1": fact("is in the yard, mending an old boat and its planks.", "yard", "old boat", "planks")}),
     ("filling.keywords_not_nested", {}, {"facts.0.keywords": ("planks", "old boat", "boat")}),
     ("filling.goal_and_summary", {}, {"goal": ""}),
-    ("filling.goal_and_summary", {}, {"summary": " "}),
     ("filling.no_invented_full_names", {},
      {"facts.0": fact("mends the planks of an old boat with Carla Mendez.", "planks", "old boat", "mends")}),
 ]  # fmt: skip
@@ -219,33 +150,17 @@ PLANTED = [
 WORDINGS = [
     ("begins_with_name", "text", lambda text: text.replace(NAME, "She")),
     ("third_person", "text", lambda text: text.replace(".", " of our own.")),
-    ("third_person", "text", lambda text: text.replace(".", ", as I've said.")),
     ("one_sentence", "text", lambda text: text.rstrip(".")),
-    ("one_sentence", "text", lambda text: text.replace(".", " there. She does.")),
-    ("one_sentence", "text", lambda text: text.replace(f"{NAME} ", f"{NAME}\n")),
     ("lasting_time", "text", lambda text: text.replace(".", " since yesterday.")),
-    ("lasting_time", "text", lambda text: text.replace(".", " until next Friday.")),
     ("fact_words", "text", lambda text: text.replace(".", " and so on" * 8 + ".")),
     ("keyword_count", "keywords", lambda words: words[:2]),
     ("keyword_words", "keywords", lambda words: (*words[:2], "")),
     ("keywords_occur", "keywords", lambda words: (*words[:2], "zebra")),
     ("keywords_distinct", "keywords", lambda words: (*words[:2], words[1].upper())),
     ("keywords_tell", "keywords", lambda words: (*words[:2], NAME)),
-    ("keywords_tell", "keywords", lambda words: (*words[:2], "Maya")),
 ]
-DATED = fact("signed up for rowing on 3 May 2026.", "rowing", "signed up", "3 May 2026")
-UNDATED = fact("signed up for rowing on 3 May 2026.", "rowing", "signed up", "May")
-ENDS = fact("borrows an old boat until 3 May 2026.", "borrows", "old boat", "until")
-SHED = fact("mends the planks of an old boat in her shed.", "planks", "old boat", "mends")
-YARD = fact("mends the planks of an old boat in her yard.", "planks", "old boat", "mends")
-COUSIN = fact("'s cousin mends the planks of an old boat.", "planks", "old boat", "cousin")
 SAILS = fact("sails on a lake in the evening.", "sails", "lake", "evening")
-BOAT_DAY = fact("spent a day in the old boat.", "day", "spent", "old boat")
-KNOWN = Fact(text=JUN.text, keywords=JUN.keywords)
 TEA = Fact(text=COFFEE.text.replace("coffee", "tea"), keywords=("tea", *COFFEE.keywords[1:]))
-REMEMBERED = {
-    f"events.{index}.memory": edit(BOAT_DAY, {"text": BOAT_DAY.text.replace("a day", f"day {index}")}) for index in (0, 1, 2)
-}
 SIBLING = {"family": 1}
 
 
@@ -256,8 +171,6 @@ def plans(*first: dict, more: int = 0):
 
 PLANTED += [
     ("events.event_remembered", {"limits.memory": True}, {}),
-    ("events.event_remembered", {}, {"events.0.memory": BOAT_DAY}),
-    ("events.event_remembered", {"limits.memory": True}, REMEMBERED | {"events.3.memory": KNOWN}),
     ("initial.one_per_plan", plans(more=6), {}),
     ("initial.siblings", plans({}, {}, {}, {}, SIBLING, SIBLING, {}), {}),
     ("initial.same_track", plans({}, {}, {}, {}, SIBLING, {}, SIBLING), {"facts.6": edit(COFFEE, {
@@ -265,36 +178,22 @@ PLANTED += [
     ("initial.dates", plans({"temporary": True}, more=6), {}),
     ("filling.one_per_plan", plans(more=2), {}),
     ("filling.siblings", plans(SIBLING, SIBLING, more=1), {}),
-    ("filling.siblings", plans(SIBLING, SIBLING, more=1), {"facts.0": YARD, "facts.1": SHED}),
     ("filling.dates", plans({"dated": True}, more=2), {}),
-    ("filling.dates", plans({"dated": True}, more=2), {"facts.0": UNDATED}),
-    ("filling.dates", {"today": date(2026, 9, 1), **plans({"dated": True}, more=2)}, {"facts.0": DATED}),
-    ("filling.dates", {"today": date(2026, 5, 3), **plans({"temporary": True}, more=2)}, {"facts.0": ENDS}),
     ("filling.provenance", plans({"provenance": "third_person"}, more=2), {}),
-    ("filling.provenance", plans({"provenance": "hearsay"}, more=2), {}),
     ("filling.misspoken", plans({"provenance": "self_corrected"}, more=2), {}),
-    ("filling.misspoken", plans(more=3), {"facts.0.misspoken": "shed"}),
-    ("filling.misspoken", plans({"provenance": "assistant_corrected"}, more=2), {"facts.0.misspoken": "yard"}),
     ("revision.one_per_step", {}, {"steps": REVISION.steps[:1]}),
     ("revision.one_per_memory", {"memories": (ROWING, COFFEE)}, {}),
     ("revision.new_text", {"known": (REVISION.steps[1].facts[0].text.upper(),)}, {}),
-    ("revision.new_text", {"steps.1.change": "adjust"}, {"steps.1.facts.0": edit(REVISION.steps[0].facts[0], {
-        "text": ROWING.text, "keywords": ROWING.keywords, "outdated": ("lake",)})}),
     ("revision.new_keyword", {}, {"steps.0.facts.0.keywords": ("likes", "rowing", "dawn")}),
     ("revision.same_memory", {}, {"steps.0.facts.0.text": SAILS.text, "steps.0.facts.0.keywords": SAILS.keywords,
                                   "steps.1.facts.0.text": f"{NAME} no longer sails on a lake in the evening.",
                                   "steps.1.facts.0.keywords": ("no longer", "sails", "lake"),
                                   "steps.1.facts.0.outdated": ()}),
     ("revision.outdated", {}, {"steps.0.facts.0.outdated": ("fjord", "river")}),
-    ("revision.outdated", {}, {"steps.1.facts.0.outdated": ("rowing",)}),
     ("revision.operator", {"steps.0.change": "expand"}, {}),
-    ("revision.operator", {}, {"steps.0.facts.0.outdated": ()}),
-    ("revision.operator", {"steps.0.change": "partial_deletion"}, {"steps.0.facts.0.outdated": ()}),
-    ("revision.operator", {"steps.0.change": "retract"}, {}),
     ("revision.expired", {"steps.1.change": "expire"}, {}),
     ("revision.dates", {"steps.0.dated": True}, {}),
     ("revision.misspoken", {"steps.0.provenance": "self_corrected"}, {}),
-    ("revision.misspoken", {}, {"steps.0.facts.0.misspoken": "pond"}),
 ]  # fmt: skip
 SENTENCES = {
     "initial": ("facts.6", VILLAGE),
@@ -379,13 +278,6 @@ def test_what_is_allowed(unit, in_task, in_answer):
     assert judge_answer(edit(task, in_task), edit(answer, in_answer)).violations == ()
 
 
-def test_a_new_fact_is_not_changed_by_its_own_event():
-    task, answer = CASES["events"]
-    planned = (PlannedChange(track=Track.RELATIONSHIP, change=Change.NEW), MEET_AGAIN)
-    at_once = judge_answer(edit(task, {"slots.0.changes": planned}), edit(answer, {"events.0.changes": (INES, MET_AGAIN)}))
-    assert broken(at_once) == {"events.previous_text_exact"}
-
-
 @pytest.mark.parametrize(
     ("unit", "in_answer", "message"),
     [
@@ -415,20 +307,15 @@ PLANTED_LIVES = [
     ("life.one_per_slot", {"events.4.index": 5}),
     ("life.dates_increase", {"events.2.date": date(2026, 3, 1)}),
     ("life.dates_after_start", {"events.0.date": date(2026, 1, 5)}),
-    ("life.dates_after_start", {"profile.start": datetime(2025, 12, 1), "events.0.date": date(2026, 1, 1)}),
     ("life.span", {"events.4.date": date(2026, 8, 4)}),
-    ("life.span", {"events.0.date": date(2026, 2, 28), "events.4.date": date(2026, 4, 28)}),
     ("life.track_quotas", {"events.3.changes.0.track": Track.RELATIONSHIP}),
     ("life.operator_balance", {"events.0.changes.0.change": Change.EXPAND}),
     ("life.domain_quotas", {"events.0.domain": "admin"}),
     ("life.life_goal_quota", {"events.1.serves_life_goal": False}),
     ("life.previous_text_exact", {"events.4.changes.0.previous_text": COFFEE.text}),
-    ("life.previous_text_exact", {"events.4.changes.0.previous_text": ""}),
-    ("life.previous_text_exact", {"events.1.changes.0.previous_text": JUN.text}),
     ("life.updates_per_fact", noon(4)),
     ("life.newcomers_introduced", {"events.4.participants": (LEO,)}),
     ("life.idle_bare", {"slots.3.idle": True}),
-    ("life.newcomers_introduced", {"events.0.participants": EVENTS[1].participants}),
 ]
 
 
@@ -445,16 +332,6 @@ def test_a_violation_planted_in_a_life_is_found_by_its_rule_alone(rule, changes)
 def test_quotas_bind_only_where_changes_are_planned_by_quota(rule, changes):
     demanding = edit(small_shape(), {"plan": shape("demanding").plan.model_dump()})
     assert judge_life(edit(LIFE, changes), demanding).violations == ()
-
-
-def test_a_fact_may_be_changed_as_often_as_one_likes_without_a_limit():
-    assert judge_life(edit(LIFE, noon(4)), edit(small_shape(), {"events.updates_per_fact": None})).violations == ()
-
-
-def test_quotas_and_span_grow_with_the_number_of_events():
-    """The same five events would be far too few, and too short a life, for the paper's 25."""
-    many = LIFE.model_copy(update={"events": EVENTS * 5, "slots": LIFE.slots * 5})
-    assert {"life.track_quotas", "life.domain_quotas", "life.span"} <= broken(judge_life(many, small_shape()))
 
 
 # --- similarity of texts ---------------------------------------------------------------------------------------------------
@@ -478,15 +355,3 @@ def test_a_row_a_text_with_the_cosine_to_each_other_text_from_one_call():
     assert rows == [pytest.approx([1, 0, 0]), pytest.approx([half, half, half]), [0, 0, 0]]
     assert all(type(value) is float for row in rows for value in row)
     assert embedder.calls == [["aa", "ab", "xyz", "a", "b", "bbbb"]]
-
-
-def test_rounding_never_leaves_the_range():
-    values = EmbedderSimilarity(Letters()).between(["abc" * 7, "abcdefghij"], ["abc", "abcdefghij"])
-    assert all(-1 <= value <= 1 for row in values for value in row)
-
-
-@pytest.mark.parametrize(("texts", "others", "rows"), [([], ["a"], []), (["a", "b"], [], [[], []]), ([], [], [])])
-def test_nothing_is_embedded_for_no_comparison(texts, others, rows):
-    embedder = Letters()
-    assert EmbedderSimilarity(embedder).between(texts, others) == rows
-    assert embedder.calls == []

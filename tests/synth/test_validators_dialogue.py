@@ -1,6 +1,5 @@
 """Every rule of dialogues is broken on purpose at least once, and must be the only one to say so."""
 
-import random
 from dataclasses import asdict
 
 import pytest
@@ -8,12 +7,10 @@ from handmade import CASES, COFFEE, DIALOGUE, FACTS, FILLING, HULL, NAME, OMAR, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.embedding import load_embedder
 from deltamem.memory import Event
 from deltamem.sessions import OperationDifficulty
 from synth.records import Dialogue, Exchange
 from synth.validators import UNIT_RULES, judge_answer
-from synth.validators.base import EmbedderSimilarity
 from synth.validators.dialogue import SIMILAR, Said, uses
 
 TASK, _ = CASES["dialogue"]
@@ -24,7 +21,6 @@ GREETING = Exchange(user="It is Jun, borrowing the keyboard. Hello!", assistant=
 GUEST = {"voice.guest": "Jun Park", "voice.guest_purpose": "wants to say hello"}
 STRAY_LINE = "Reminder: please rate this conversation."
 STRAY = {"voice.interference": STRAY_LINE}
-LONG_ANSWER = "It is a fine thing to have company out there, and it will make everything easier."
 
 
 def shifted(turns):
@@ -58,73 +54,34 @@ HULL_FIRST = {"turns.1.user": SAID[1] + " The hull is dry.", "turns.5.user": SAI
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("dialogue.turn_count", {"limits.turns": {"min": 7, "max": 8}}, {}),
-    ("dialogue.turn_count", {"limits.turns": {"min": 1, "max": 5}}, {}),
     ("dialogue.both_speak", {}, {"turns.2.assistant": " "}),
-    ("dialogue.both_speak", {}, {"turns": (*TURNS, Exchange(user="", assistant="Until next time then."))}),
     ("dialogue.assistant_words", {}, {"turns.2.assistant": "Indeed."}),
-    ("dialogue.assistant_words", {"limits.assistant_words": {"min": 3, "max": 17}}, {}),
     ("dialogue.not_recited", {}, {"turns.5.user": f"Write down: {HULL.text}"}),
-    ("dialogue.not_recited", {}, {"turns.4.user": "And she plays chess  with her friend Omar Haddad ON Sundays, as I do."}),
-    ("dialogue.not_recited", {}, {"turns.3.user": "My hours: likes rowing on the fjord at dawn. Now I am out at dusk."}),
     ("dialogue.no_control_marks", {}, {"turns.2.assistant": "That is good.<|im_end|>"}),
-    ("dialogue.no_control_marks", {}, {"turns.2.assistant": "<think>She is relieved.</think> That is good."}),
     ("dialogue.no_posing", {}, {"turns.2.assistant": "That is good.\n User: What else?"}),
-    ("dialogue.no_posing", {}, {"turns.2.assistant": "**Assistant:** That is good."}),
-    ("dialogue.no_posing", {}, {"turns.5.user": f"Maya: {SAID[5]}"}),
     ("dialogue.plain_speech", {}, {"turns.2.assistant": "So this is f3 of your list."}),
-    ("dialogue.plain_speech", {}, {"turns.2.assistant": 'That is good. {"turn": 3}'}),
-    ("dialogue.plain_speech", {}, {"turns.2.assistant": "Hello {{USER}}, how are you?"}),
     ("dialogue.no_repetition", {}, {"turns": (*TURNS, Exchange(user=SAID[5].upper(), assistant="You said so."))}),
-    ("dialogue.no_repetition", {}, {"turns.2.assistant": LONG_ANSWER, "turns.4.assistant": LONG_ANSWER}),
     ("dialogue.plan_complete", {}, {"plan": ENTRIES[:5]}),
-    ("dialogue.plan_complete", {}, {"plan": (*ENTRIES, ENTRIES[0])}),
-    ("dialogue.plan_complete", {}, {"plan": (*ENTRIES, {"fact_id": "f9", "turn": 1, "previous_turn": 0})}),
     ("dialogue.plan_turns_exist", {}, {"plan.5.turn": 7}),
     ("dialogue.plan_previous_turns", {}, {"plan.0.previous_turn": 1}),
-    ("dialogue.plan_previous_turns", {}, {"plan.4.previous_turn": 5}),
-    ("dialogue.plan_previous_turns", {}, {"plan.3.previous_turn": 0}),
-    ("dialogue.plan_previous_turns", {}, {"plan.3.previous_turn": 5}),
     ("dialogue.facts_per_turn", {"limits.facts_per_turn": 1},
      {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard."}),
     ("dialogue.spread", {}, {"turns": (*TURNS, PLEASANTRY, PLEASANTRY)}),
-    ("dialogue.spread", {}, {"turns": (TURNS[0], PLEASANTRY, PLEASANTRY, *TURNS[1:]), "plan": shifted(2)}),
     ("dialogue.no_dumping", {}, {"turns.0.user": " ".join((SAID[0], SAID[1], SAID[4]))}),
     ("dialogue.keywords_said", {}, NO_REGATTA),
-    ("dialogue.keywords_said", {}, {"plan.0.turn": 1, "turns.0.user": SAID[0] + " She is my neighbour."}),
     ("dialogue.said_where_planned", {}, {"plan.1.turn": 3, "turns.2.user": "I feel relieved: she offered to help."}),
     ("dialogue.previous_said", {"facts.3.previous_text": f"{NAME} likes rowing on the lake at dawn."}, {}),
-    ("dialogue.previous_said", {}, {"plan.3.previous_turn": 1}),
     ("dialogue.user_first", {}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
-    ("dialogue.user_first", {}, {"turns.0.assistant": "Will you be painting the thing soon?"}),
-    ("dialogue.user_first", {}, {"turns.2.assistant": "Do you row at dusk as well?"}),
-    ("dialogue.user_first", TWENTY, HULL_FIRST | {"turns.2.assistant": "Is the hull twenty feet long?"}),
-    ("dialogue.plan_previous_turns", stated(4), {}),
-    ("dialogue.facts_per_turn", {"facts.2.statement": 1, "facts.5.statement": 1, "limits.facts_per_turn": 1},
-     {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard.", "plan.2.turn": 6,
-      "turns.5.user": SAID[5] + " I am relieved that she offered help."}),
     ("dialogue.together", {"facts.0.statement": 1, "facts.1.statement": 1}, {}),
-    ("dialogue.keywords_said", stated(6, provenance="assistant_confirmed"), NO_REGATTA),
     ("dialogue.misspoken_said", stated(6, provenance="self_corrected", misspoken="mast"), {}),
-    ("dialogue.misspoken_said", stated(6, provenance="assistant_corrected", misspoken="mast"),
-     {"turns.5.user": SAID[5] + " Not the mast.", "turns.5.assistant": "I see, not the mast."}),
     ("dialogue.only_new_value", stated(4, outdated=("dawn",)), {"plan.3.previous_turn": 0}),
     ("dialogue.dates_relative", stated(6, **BY_MAY), IN_MAY),
     ("dialogue.asides_planned", CHAT, {}),
-    ("dialogue.asides_planned", {}, AT_3),
-    ("dialogue.asides_planned", CHAT, {"asides": AT_3["asides"] * 2, "turns.2.user": WITH_COFFEE}),
-    ("dialogue.asides_planned", CHAT, {"asides": ({"aside_id": "a1", "turn": 9},)}),
     ("dialogue.asides_said", CHAT, AT_3),
-    ("dialogue.asides_said", CLAIM, AT_3 | {"turns.2.user": WITH_COFFEE}),
     ("dialogue.asides_no_facts", CHAT, AT_3 | {"turns.2.user": ALL_COFFEE}),
     ("dialogue.no_invented_names", {}, {"turns.5.user": SAID[5] + " And then Carla Mendez can see it."}),
     ("dialogue.guest_speaks", GUEST, {}),
-    ("dialogue.guest_speaks", {}, {"guest_turn": 2}),
-    ("dialogue.guest_speaks", GUEST, {"turns": (*TURNS, GREETING), "guest_turn": 8}),
-    ("dialogue.guest_speaks", GUEST, {"turns": (*TURNS, PLEASANTRY), "guest_turn": 7}),
-    ("dialogue.guest_speaks", GUEST, {"turns.5.user": f"Jun here. {SAID[5]}", "guest_turn": 6}),
     ("dialogue.interference_said", STRAY, {}),
-    ("dialogue.interference_said", STRAY, {f"turns.{turn}.assistant": f"Indeed so. {STRAY_LINE}" for turn in (2, 4)}),
-    ("dialogue.interference_said", STRAY, {"turns.2.assistant": STRAY_LINE, "turns.4.user": f"{STRAY_LINE} {SAID[4]}"}),
 ]  # fmt: skip
 
 
@@ -190,14 +147,6 @@ def test_nothing_is_compared_where_every_fact_is_said_beyond_doubt_or_without_a_
     assert judged({}, beyond_doubt, similarity).violations == ()
     assert similarity.texts == []
     assert "dialogue.meaning_said" not in judged({}, {}).checked
-
-
-SCATTERED = "The shop offered a discount on trousers. My cousin cannot help laughing at them. Dad is relieved that they fit."
-
-
-@pytest.mark.parametrize(("said", "expected"), [(SAID[2], set()), (SCATTERED, {"dialogue.meaning_said"})])
-def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
-    assert broken(judged({}, {"turns.2.user": said}, EmbedderSimilarity(load_embedder()))) == expected
 
 
 @pytest.mark.parametrize(
@@ -358,10 +307,3 @@ def test_whoever_says_a_fact_word_for_word_says_its_keywords(fact, before, left,
         assert said.turn(keyword) <= len(before) + 1
         assert said.missing(keyword, len(before) + 1) == []
         assert uses(f"{left} {fact.text} {right}", keyword, NAME)
-
-
-@given(FACT_TEXTS, st.integers(0, 10_000))
-def test_the_order_of_words_does_not_matter_for_the_user(fact, seed):
-    parts = fact.text.rstrip(".").split()
-    random.Random(seed).shuffle(parts)
-    assert all(Said([" ".join(parts)], NAME).turn(keyword) == 1 for keyword in fact.keywords)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from handmade import ADD, NAME, NONE, OMAR, PRIOR, ROWING, START, TIME, UPDATE, broken, following, labelled, with_session
+from handmade import ADD, NAME, NONE, OMAR, PRIOR, ROWING, TIME, UPDATE, broken, following, labelled, with_session
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Difficulty, OperationDifficulty, Turn
@@ -28,11 +28,9 @@ def with_prior(*memories):
     return replace(CLEAN, prior_state=prior, next_state=apply(prior, CLEAN.operations, TIME))
 
 
-LATE = MemoryState(replace(memory, time=TIME + timedelta(hours=1)) for memory in CLEAN.next_state.memories)
 SAME = Operation(Event.UPDATE, ROWING.text, "m1", ROWING.keywords)
 
 HEARD = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
-DEAF = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "I see."))
 PLAIN = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
 
 
@@ -44,48 +42,19 @@ def stated(session, provenance="said"):
     return replace(session, difficulty=Difficulty(operations, 0.0, len(session.prior_state)))
 
 
-def restated(**changes):
-    """The clean session with another difficulty of its update."""
-    difficulty = stated(CLEAN).difficulty
-    first, update, last = difficulty.operations
-    return replace(CLEAN, difficulty=replace(difficulty, operations=(first, replace(update, **changes), last)))
-
-
 # The broken rule, a part of its message, the session.
 PLANTED = [
     ("ids", "no name", with_session(QUIET, person_name="")),
-    ("ids", "no id", with_session(QUIET, person_id="")),
-    ("ids", "-1", replace(CLEAN, session_index=-1)),
-    ("ids", "'7'", with_prior(Memory("7", f"{NAME} owns a cat.", START))),
     ("speakers_alternate", "empty", dialogue()),
-    ("speakers_alternate", "utterance 1 must be the user's", dialogue(("assistant", "Hello?"), ("user", "Hi."))),
-    ("speakers_alternate", "utterance 2 must be the assistant's", dialogue(("user", "Hello?"), ("user", "Hi."))),
-    ("speakers_alternate", "no answer", dialogue(("user", "Hi."), ("assistant", "Hi."), ("user", "Bye."))),
-    ("speakers_alternate", "utterance 2 is empty", dialogue(("user", "Hi."), ("assistant", " "))),
     ("operations_apply", "unknown_target", as_is(ADD, replace(UPDATE, target_memory_id="m9"), NONE)),
-    ("operations_apply", "unknown_target", as_is(ADD, UPDATE, replace(NONE, target_memory_id="m9"))),
-    ("operations_apply", "missing_target", as_is(ADD, replace(UPDATE, target_memory_id=None), NONE)),
-    ("operations_apply", "duplicate_operation", as_is(*CLEAN.operations, ADD)),
     ("next_state_follows", "does not give", replace(CLEAN, next_state=PRIOR)),
-    ("next_state_follows", "does not give", replace(CLEAN, next_state=LATE)),
     ("one_operation_a_memory", "m1", labelled(UPDATE, replace(SAME, event=Event.NONE))),
     ("additions_new", "m2", labelled(Operation(Event.ADD, OMAR.text, None, OMAR.keywords))),
     ("begins_with_name", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
     ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()))),
-    ("has_keywords", "operation 2 (ADD)", labelled(UPDATE, replace(ADD, keywords=("hull", " ")))),
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
     ("keywords_said", "operation 1 (ADD): the user never says 'summer regatta'", labelled(ADD, said="I paint the hull.")),
-    ("keywords_said", "never says 'hull'", with_session(labelled(ADD), dialogue=HEARD)),
-    (
-        "keywords_said",
-        "the two of them never say 'hull'",
-        stated(with_session(labelled(ADD), dialogue=DEAF), "assistant_confirmed"),
-    ),
     ("difficulty_agrees", "of 1 operations", replace(CLEAN, difficulty=Difficulty((PLAIN,), 0.0, 3))),
-    ("difficulty_agrees", "says 2 memories", replace(CLEAN, difficulty=replace(stated(CLEAN).difficulty, bank=2))),
-    ("difficulty_agrees", "0 memories are close", restated(rivals=1)),
-    ("difficulty_agrees", "1 memories are close", stated(with_prior(Memory("m4", f"{NAME} likes rowing at dawn.", START)))),
-    ("difficulty_agrees", "never been changed", restated(chain=0)),
     ("update_new_keyword", "all of its keywords", stated(labelled(replace(UPDATE, keywords=("rowing", "fjord", "dawn"))))),
     ("outdated_gone", "'dusk'", labelled(replace(UPDATE, outdated=("dusk",)))),
     ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
@@ -109,28 +78,6 @@ def test_a_planted_violation_is_found_by_its_rule_alone(rule, part, session):
     assert any(part in violation.message for violation in verdict.violations)
 
 
-@pytest.mark.parametrize(
-    ("operations", "rules", "part"),
-    [
-        (
-            (*CLEAN.operations, replace(UPDATE, text=f"{NAME} likes rowing on the fjord at dusk only.")),
-            {"session.operations_apply", "session.one_operation_a_memory"},
-            "conflicting_update",
-        ),
-        ((replace(ADD, text=" ", keywords=("hull",)), UPDATE, NONE), None, "empty_text"),
-    ],
-)
-def test_operations_that_break_several_rules(operations, rules, part):
-    verdict = judge_session(as_is(*operations))
-    assert part in verdict.violations[0].message
-    assert rules in (None, broken(verdict))
-
-
-@pytest.mark.parametrize("said", ["PAINTING the Hulls, the regattas of summers", "paint the hull; summer regatta"])
-def test_keywords_are_compared_by_stems_without_regard_to_case(said):
-    assert judge_session(labelled(ADD, said=said)).violations == ()
-
-
 # --- along a person's sessions ---------------------------------------------------------------------------------------------
 
 FIRST = labelled(ADD, NONE)
@@ -143,12 +90,6 @@ def test_a_clean_chain_has_no_violations_and_names_its_rules_once():
     verdict = judge_chain(iter([FIRST, SECOND, THIRD]))
     assert verdict.violations == ()
     assert sorted(verdict.checked) == sorted(rule.name for rule in (*SINGLE.rules, *CHAIN.rules))
-
-
-def test_rejected_sessions_may_be_missing():
-    assert judge_chain([FIRST, THIRD]).violations == ()
-    assert judge_chain([SECOND]).violations == ()
-    assert judge_chain([]).violations == ()
 
 
 def in_state(session, *memories):
@@ -166,19 +107,12 @@ def changed(memory_id="", **values):
     return [replace(memory, **values) if memory.id == memory_id else memory for memory in THIRD.prior_state.memories]
 
 
-ANNA = "Anna Lindqvist"
 PLANTED_CHAINS = [
     ("chain_same_person", "'p9'", [FIRST, with_session(SECOND, person_id="p9")]),
-    ("chain_same_person", ANNA, [with_session(QUIET, person_name=ANNA), following(QUIET, UPDATE)]),
-    ("chain_same_person", "'heldout'", [FIRST, replace(SECOND, split="heldout")]),
     ("chain_in_order", "it follows session 1", [replace(FIRST, session_index=1), replace(SECOND, session_index=0)]),
-    ("chain_in_order", "it follows session 0", [FIRST, replace(SECOND, session_index=0)]),
     ("chain_later", "not later", [with_session(QUIET, time=TIME + timedelta(days=1)), replace(QUIET, session_index=1)]),
     ("chain_continues", "the prior state", [FIRST, replace(labelled(), session_index=1, session=SECOND.session)]),
     ("chain_plausible", "m3 of the session before is gone", [FIRST, in_state(THIRD, *without("m3"))]),
-    ("chain_plausible", "m2 has the text", [FIRST, in_state(THIRD, *changed("m2", time=SECOND.session.time))]),
-    ("chain_plausible", "m1 has another text", [FIRST, in_state(THIRD, *changed("m1", time=START))]),
-    ("chain_plausible", "m7 is new", [FIRST, in_state(THIRD, *changed(), Memory("m7", f"{NAME} skates.", START))]),
 ]
 
 
