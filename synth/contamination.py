@@ -12,12 +12,13 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deltamem.errors import DeltaMemError
+from synth.output.files import PEOPLE_FILE, SESSIONS_FILE
 
 PASSAGE_WORDS = 8
 SENTENCE_WORDS = 6
@@ -25,8 +26,6 @@ CONTENT_WORDS = 4
 EXAMPLES = 10
 """How many overlaps a report shows."""
 
-_SESSIONS = "sessions.jsonl"
-_PEOPLE = "people.jsonl"
 _SUFFIXES = (".json", ".jsonl", ".csv", ".txt")
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _SENTENCE_END = re.compile(r"[.!?\u2026\n]+")
@@ -87,74 +86,74 @@ def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS)
     file is missing or cannot be read; the message names it.
     """
     files = [file for reference in references for file in _files(reference)]
-    index = _Index(n)
+    # By hash (64 bits, never compared with another process's), the place where a passage is first.
+    known: dict[int, str] = {}
     for file in files:
-        index.add(file)
-    if not index.passages:
+        for where, text in _file_texts(file):
+            for _, _, key in _passages(text, n):
+                known.setdefault(key, f"{file}: {where}")
+    if not known:
         raise DeltaMemError(f"{', '.join(map(str, references))}: no passage of {n} words to compare with")
-    sessions, sessions_hit, found_in_sessions = _search(index, out / _SESSIONS)
-    people, people_hit, found_in_people = _search(index, out / _PEOPLE)
-    return ContaminationReport(
-        n=n,
-        references=tuple(map(str, files)),
-        passages=len(index.passages),
-        sessions=sessions,
-        sessions_hit=sessions_hit,
-        people=people,
-        people_hit=people_hit,
-        examples=tuple(_longest(found_in_sessions + found_in_people)),
-    )
+    counts: list[int] = []
+    longest: list[Overlap] = []
+    for file in (out / SESSIONS_FILE, out / PEOPLE_FILE):
+        records = hit = 0
+        seen: dict[str, list[Overlap]] = {}
+        person = None
+        try:
+            with file.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    record = _record(line, file, number)
+                    if not isinstance(record, dict):
+                        raise DeltaMemError(f"{file}, line {number}: not a record")
+                    # The same memories come in session after session of a person: each is looked at once.
+                    if record.get("person_id") != person:
+                        person = record.get("person_id")
+                        seen.clear()
+                    found = []
+                    for path, text in _texts(record, ""):
+                        if text not in seen:
+                            seen[text] = _overlaps(text, n, known)
+                        where = f"{file.name}, line {number}, {path}"
+                        found += [Overlap(each.words, each.text, where, each.there) for each in seen[text]]
+                    records, hit = records + 1, hit + bool(found)
+                    longest = heapq.nsmallest(EXAMPLES, [*longest, *found], key=lambda each: (-each.words, each.here))
+        except OSError as error:
+            raise DeltaMemError(f"{file}: {error.strerror}; name the folder of a data set") from error
+        counts += [records, hit]
+    return ContaminationReport(n, tuple(map(str, files)), len(known), *counts, tuple(longest))
 
 
 def render(report: ContaminationReport) -> str:
     """The report as plain text."""
+
+    def share(part: int, whole: int) -> str:
+        return f"{part:,} of {whole:,} ({part / max(whole, 1):.2%})"
+
     lines = [
         f"compared with {len(report.references):,} files, {report.passages:,} passages: {report.n} words in a row, or "
         f"sentences of {SENTENCE_WORDS} or more; at least {CONTENT_WORDS} different words of an overlap carry content",
-        f"sessions with an overlap: {_share(report.sessions_hit, report.sessions)}",
-        f"people with an overlap: {_share(report.people_hit, report.people)}",
+        f"sessions with an overlap: {share(report.sessions_hit, report.sessions)}",
+        f"people with an overlap: {share(report.people_hit, report.people)}",
     ]
     for found in report.examples:
         lines += [f"{found.words} words: {found.text}", f"  in {found.here}", f"  of {found.there}"]
     return "\n".join(lines)
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,} ({part / max(whole, 1):.2%})"
-
-
-class _Index:
-    """The passages of the references, as hashes (64 bits, never compared with another process's), each with its place."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._places: list[str] = []
-        self.passages: dict[int, int] = {}
-
-    def add(self, file: Path) -> None:
-        for where, text in _file_texts(file):
-            found = [key for _, _, key in _passages(text, self._n)]
-            if found:
-                for key in found:
-                    self.passages.setdefault(key, len(self._places))
-                self._places.append(f"{file}: {where}")
-
-    def overlaps(self, text: str) -> list[Overlap]:
-        """What of a text is in the references, in order. `here` is left empty."""
-        runs: list[tuple[int, list[str], str]] = []
-        for position, words, key in _passages(text, self._n):
-            if (source := self.passages.get(key)) is None:
-                continue
-            begun = next((run for run in reversed(runs) if run[0] <= position < run[0] + len(run[1])), None)
-            if begun is None:
-                runs.append((position, list(words), self._places[source]))
-            else:
-                begun[1].extend(words[begun[0] + len(begun[1]) - position :])
-        return [
-            Overlap(len(words), " ".join(words), "", there)
-            for _, words, there in runs
-            if len(set(words) - _STOP_WORDS) >= CONTENT_WORDS
-        ]
+def _overlaps(text: str, n: int, known: Mapping[int, str]) -> list[Overlap]:
+    """What of a text is in the references, in order. `here` is left empty."""
+    runs: list[tuple[int, list[str], str]] = []
+    for position, words, key in _passages(text, n):
+        if (there := known.get(key)) is None:
+            continue
+        begun = next((run for run in reversed(runs) if run[0] <= position < run[0] + len(run[1])), None)
+        if begun is None:
+            runs.append((position, list(words), there))
+        else:
+            begun[1].extend(words[begun[0] + len(begun[1]) - position :])
+    telling = [run for run in runs if len(set(run[1]) - _STOP_WORDS) >= CONTENT_WORDS]
+    return [Overlap(len(words), " ".join(words), "", there) for _, words, there in telling]
 
 
 def _passages(text: str, n: int) -> Iterator[tuple[int, tuple[str, ...], int]]:
@@ -174,27 +173,27 @@ def _passages(text: str, n: int) -> Iterator[tuple[int, tuple[str, ...], int]]:
 
 
 def _files(reference: Path) -> list[Path]:
-    if reference.is_dir():
-        files = sorted(path for path in reference.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
-        if not files:
-            raise DeltaMemError(f"{reference}: no file that ends in {', '.join(_SUFFIXES)}")
-        return files
-    return [reference]
+    if not reference.is_dir():
+        return [reference]
+    files = sorted(path for path in reference.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+    if not files:
+        raise DeltaMemError(f"{reference}: no file that ends in {', '.join(_SUFFIXES)}")
+    return files
 
 
 def _file_texts(file: Path) -> Iterator[tuple[str, str]]:
+    """Every string of a file, with its place."""
     try:
         if file.suffix == ".json":
             yield from _texts(json.loads(file.read_bytes()), "")
             return
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                where = f"line {number}"
                 if file.suffix == ".jsonl":
                     for path, text in _texts(_record(line, file, number), ""):
-                        yield f"{where}, {path}", text
+                        yield f"line {number}, {path}", text
                 else:
-                    yield where, line.decode("utf-8")
+                    yield f"line {number}", line.decode("utf-8")
     except OSError as error:
         raise DeltaMemError(f"{file}: {error.strerror}") from error
     except ValueError as error:
@@ -218,40 +217,3 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _texts(item, f"{path}[{index}]")
-
-
-def _search(index: _Index, file: Path) -> tuple[int, int, list[Overlap]]:
-    """Number of records, number of those with an overlap, and the longest overlaps."""
-    records = hit = 0
-    longest: list[Overlap] = []
-    person = None
-    known: dict[str, list[Overlap]] = {}
-    try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                record = _record(line, file, number)
-                if not isinstance(record, dict):
-                    raise DeltaMemError(f"{file}, line {number}: not a record")
-                # The same memories come in session after session of a person: each is looked at once.
-                if record.get("person_id") != person:
-                    person = record.get("person_id")
-                    known.clear()
-                found = list(_overlaps(index, record, f"{file.name}, line {number}", known))
-                records += 1
-                hit += bool(found)
-                longest = _longest([*longest, *found])
-    except OSError as error:
-        raise DeltaMemError(f"{file}: {error.strerror}; name the folder of a data set") from error
-    return records, hit, longest
-
-
-def _longest(overlaps: Iterable[Overlap]) -> list[Overlap]:
-    return heapq.nsmallest(EXAMPLES, overlaps, key=lambda found: (-found.words, found.here))
-
-
-def _overlaps(index: _Index, record: Any, where: str, known: dict[str, list[Overlap]]) -> Iterator[Overlap]:
-    for path, text in _texts(record, ""):
-        if text not in known:
-            known[text] = index.overlaps(text)
-        for found in known[text]:
-            yield Overlap(found.words, found.text, f"{where}, {path}", found.there)
