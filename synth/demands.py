@@ -274,17 +274,17 @@ def plan_asides(
     """
     taken = {word for fact in facts for keyword in fact.keywords for word in folded(keyword).split()}
     touched = {fact.previous_text for fact in facts}
-    decoys = []
+    distractors = []
     for text, keywords in held.items():
         if text in touched or len(keywords) < 2:
             continue
         free = [keyword for keyword, words in _touching(text, tuple(keywords), name) if taken.isdisjoint(words)]
         # Not all of them, or the memory would be told.
         if free:
-            decoys.append((text, free[: len(keywords) - 1]))
+            distractors.append((text, free[: len(keywords) - 1]))
     count = rng.randint(plan.asides.min, plan.asides.max) + idle
     kinds = rng.sample(list(AsideKind), min(count, len(AsideKind)))
-    chosen = rng.sample(decoys, min(count, len(decoys)))
+    chosen = rng.sample(distractors, min(count, len(distractors)))
     asides = []
     for number, kind in enumerate(kinds, start=1):
         memory = ""

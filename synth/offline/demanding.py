@@ -51,9 +51,9 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
-from synth.validators.base import memory_stems, occurs
+from synth.validators.base import memory_stems
 from synth.validators.demands import KEPT_STEMS
-from synth.validators.dialogue import stands_in
+from synth.validators.speech import occurs, stands_in
 
 CORRECTED = ("assistant_corrected", "self_corrected")
 _OF_INITIAL, _KNOWN_FIRST = 0.25, 0.6

@@ -165,8 +165,8 @@ def draw_scene(rng: random.Random, used: Collection[str]) -> Scene:
 _ANY, _NONE = "any", "none"
 
 
-class Decoys(StrictModel):
-    """How asides are said, by what kind of word they have to say (the comments in ``decoys.yaml`` explain the fields)."""
+class Distractors(StrictModel):
+    """How asides are said, by what kind of word they have to say (see ``distractors.yaml``)."""
 
     kinds: dict[str, tuple[str, ...]]
     rules: dict[str, Sentences]
@@ -209,9 +209,9 @@ def _fits(name: str, words: Sequence[str]) -> bool:
 
 
 @cache
-def decoys() -> Decoys:
+def distractors() -> Distractors:
     """How asides are said."""
-    return load(Path(__file__).with_name("decoys.yaml"), Decoys)
+    return load(Path(__file__).with_name("distractors.yaml"), Distractors)
 
 
 _LOOKS = {
@@ -239,7 +239,7 @@ _GENERAL = 0.1
 """Share of asides that are said as of any word, where there are other ways."""
 
 
-def say_decoy(
+def say_distractor(
     rng: random.Random, kind: AsideKind, words: Sequence[str], slots: Sequence[str], given: Mapping[str, str]
 ) -> tuple[str, str]:
     """An aside that says these words and states nothing.
@@ -247,7 +247,7 @@ def say_decoy(
     Returns the user's line and the assistant's. The assistant answers the user, but for `AsideKind.ASSISTANT_CLAIM`: there
     the assistant's line comes first and has the words, and the user's line is how the next turn evades it.
     """
-    file = decoys()
+    file = distractors()
     asking = file.grammar.say(rng, "asking")
     if kind is AsideKind.CUE:
         cue = words[0] if words else "still"
@@ -264,14 +264,14 @@ def say_decoy(
 
 
 def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[Exchange, ...]:
-    own, general = decoys().ways(kind, word), decoys().ways(kind, _ANY)
+    own, general = distractors().ways(kind, word), distractors().ways(kind, _ANY)
     return general if not own or (general and rng.random() < _GENERAL) else own
 
 
 def _aside(
     rng: random.Random, ways: Sequence[Exchange], words: Sequence[str], given: Mapping[str, str], asking: str
 ) -> tuple[str, str]:
-    way, grammar = rng.choice(ways), decoys().grammar
+    way, grammar = rng.choice(ways), distractors().grammar
     found = {**given, **dict(zip("xy", words, strict=False)), "asking": asking}
     for slot in sorted(lines(way.user).slots | lines(way.assistant).slots):
         if slot not in found:

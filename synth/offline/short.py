@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from rewards.fidelity import folded
 from synth.offline.grammar import finished
+from synth.offline.phrasing import Statement
 from synth.offline.talk import Segment, SessionWriter, Turn
-from synth.offline.telling import Statement
 from synth.offline.topics import topics
 from synth.records import Aside, AsideKind, Dialogue
 from synth.tasks import DialogueTask
-from synth.validators.base import occurs
-from synth.validators.dialogue import stands_in
+from synth.validators.speech import occurs, stands_in
 
 _PAIRED = 0.15
 """Share of statements that are told in one turn with the next one."""

@@ -18,15 +18,14 @@ from deltamem.text import content_stems
 from rewards.fidelity import folded
 from synth.offline.grammar import finished
 from synth.offline.paper import read_view
-from synth.offline.scenes import decoys, draw_scene, say_decoy, scene_file, slots_of
+from synth.offline.phrasing import Phrasing, Statement
+from synth.offline.scenes import distractors, draw_scene, say_distractor, scene_file, slots_of
 from synth.offline.speaker import Area, Speaker, in_first_person, matter_of, matter_with_key, relative, suits, talk
-from synth.offline.telling import Statement, Telling
 from synth.offline.templates import day, slot_source
 from synth.offline.topics import PERSON, PLACE, Known, Topic, lines, over, read, topics, values
 from synth.records import Aside, AsideKind, Dialogue, Exchange, Origin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
-from synth.validators.base import occurs
-from synth.validators.dialogue import stands_in, uses
+from synth.validators.speech import occurs, stands_in, uses
 
 _PAIRED_ALIKE, _PAIRED = 0.5, 0.2
 """Shares of statements that are told in one turn with the next one, if both are of one area, and otherwise."""
@@ -90,7 +89,7 @@ class SessionWriter:
         self._task, self._rng, self._limits = task, rng, task.limits
         # Facts may be said word for word in the tiny form alone.
         self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
-        self._telling = Telling(self._speaker, task)
+        self._phrasing = Phrasing(self._speaker, task)
         self._used: list[str] = []
         self._turns: list[Turn] = []
         self._pending: dict[str, int] = {}
@@ -105,7 +104,7 @@ class SessionWriter:
         groups = _in_order(_groups(self._task.facts), self._task.fixed.name)
         if len(groups) > 1 and self._rng.random() < _EVENT_SECOND and not self._speaker.short:
             groups[:2] = groups[1::-1]
-        statements = [self._telling.statement(group) for group in groups]
+        statements = [self._phrasing.statement(group) for group in groups]
         self._turns = self._laid_out(self._segments(statements))
         self._add_claims()
         plan = []
@@ -180,7 +179,7 @@ class SessionWriter:
             slot = next(slot for slot in topic.changeable if values().listed(slot))
             if 0.35 <= chance < 0.7:
                 old = values().draw(rng, slot, known.values.values())
-                clause = self._telling.set_against(clause, known.values[slot], old)
+                clause = self._phrasing.set_against(clause, known.values[slot], old)
             if not self._touches(clause):
                 break
         return [Turn(user=speaker.say("overheard", clause=clause), assistant=speaker.say("overheard_answer"))]
@@ -202,18 +201,18 @@ class SessionWriter:
 
         `invented`: the people and places in it are of nobody's life either.
         """
-        rng, speaker, telling = self._rng, self._speaker, self._telling
+        rng, speaker, phrasing = self._rng, self._speaker, self._phrasing
         cast = speaker.cast
         for _ in range(_TRIES):
             topic = rng.choice(_own())
             strange = {slot: cast.name(rng) if slot_source(slot) == PERSON else cast.place(rng) for slot in _named(topic)}
             known, chance = Known(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
             ends = chance < 0.35
-            clause = telling.ended(over(rng, known), implied=False) if ends else telling.core(known, that=True)
+            clause = phrasing.ended(over(rng, known), implied=False) if ends else phrasing.core(known, that=True)
             slots = [slot for slot in topic.changeable if values().listed(slot) and known.values[slot] in clause]
             if 0.35 <= chance < 0.6 and slots:
                 old = values().draw(rng, slots[0], known.values.values())
-                clause = telling.set_against(clause, known.values[slots[0]], old)
+                clause = phrasing.set_against(clause, known.values[slots[0]], old)
             elif not ends and rng.random() < _DATED:
                 clause = self._dated(known, clause)
             elif not ends and invented and rng.random() < _OTHERS:
@@ -227,7 +226,7 @@ class SessionWriter:
         rng, today = self._rng, self._task.today
         when = day(today + timedelta(days=rng.choice([*range(-20, -2), *range(3, 40)])))
         dated = replace(known, since=when) if rng.random() < 0.5 else replace(known, until=when)
-        return ", and ".join((clause, *self._telling.dates(dated, rng.random() >= _DATED_IN_FULL)))
+        return ", and ".join((clause, *self._phrasing.dates(dated, rng.random() >= _DATED_IN_FULL)))
 
     def _touches(self, text: str) -> bool:
         """Whether a text has something that a fact of the session is about."""
@@ -239,7 +238,7 @@ class SessionWriter:
     def _aside(self, aside: Aside) -> Turn:
         given, slots = self._speaker.around({}), slots_of(self._task.fixed.name, aside)
         for _ in range(_TRIES):
-            user, answer = say_decoy(self._rng, aside.kind, aside.words, slots, given)
+            user, answer = say_distractor(self._rng, aside.kind, aside.words, slots, given)
             if not any(self._touches(text) for text in (user, answer)):
                 break
         return Turn(user=user, assistant=answer, kept=aside.words, aside=aside)
@@ -336,9 +335,9 @@ class SessionWriter:
                 continue
             claim = self._speaker.say("claim_memory", x=said, matter=matter)
             if not self._touches(claim) and 2 * len(stems & content_stems(claim)) <= len(stems):
-                return decoys().grammar.say(self._rng, "shrug"), claim
+                return distractors().grammar.say(self._rng, "shrug"), claim
         given = self._speaker.around({})
-        return say_decoy(self._rng, aside.kind, aside.words, slots_of(self._task.fixed.name, aside), given)
+        return say_distractor(self._rng, aside.kind, aside.words, slots_of(self._task.fixed.name, aside), given)
 
     def _matters(self, memory: str) -> list[str]:
         """How the assistant may call what a memory is about, the plainest first; none if it cannot be read."""

@@ -20,6 +20,7 @@ from rewards.fidelity import folded
 from synth.config import FactLimits
 from synth.records import Fact, KeywordOrigin, Record
 from synth.tasks import Unit, Verdict, Violation
+from synth.validators.speech import occurs
 
 TaskT = TypeVar("TaskT", covariant=True)
 SubjectT = TypeVar("SubjectT", covariant=True)
@@ -266,11 +267,6 @@ def keywords_tell(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
 def starts_with_name(text: str, name: str) -> bool:
     """Whether a text begins with a name as a whole word; ``Ana's`` does, ``Anabel`` does not."""
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()
-
-
-def occurs(keyword: str, text: str) -> bool:
-    """Whether a text contains a keyword, as the reward sees it."""
-    return folded(keyword) in folded(text)
 
 
 _MONTHS = (

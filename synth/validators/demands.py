@@ -14,8 +14,8 @@ from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, occurs, without_dates
-from synth.validators.dialogue import stands_in
+from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, without_dates
+from synth.validators.speech import occurs, stands_in
 
 REVISION = RuleSet(Unit.REVISION)
 """Rules of a `RevisionTask`'s answer."""

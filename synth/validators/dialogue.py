@@ -5,130 +5,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
-from deltamem.text import MONTHS, WEEKDAYS, content_words, is_pair, normalised, stem
+from deltamem.text import MONTHS, WEEKDAYS, content_words, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import Case, RuleSet, invented_full_names
+from synth.validators.speech import Utterances, stands_in, uses, utterance, utterances_of
 
 DIALOGUE = RuleSet(Unit.DIALOGUE)
 """Rules of a `DialogueTask`'s answer."""
-
-
-class Utterance:
-    """A text as it is compared: its folded form and its stems, each made when first asked for."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    @cached_property
-    def folded(self) -> str:
-        """See `synth.validators.base.folded`."""
-        return folded(self.text)
-
-    @cached_property
-    def sequence(self) -> tuple[str, ...]:
-        """The stems of the content words, in order."""
-        return tuple(map(stem, content_words(self.text)))
-
-    @cached_property
-    def stems(self) -> frozenset[str]:
-        """The stems of the content words."""
-        return frozenset(self.sequence)
-
-
-# Rules share nothing but the case; those of a dialogue, and those of its session later, ask for the same texts.
-@lru_cache(maxsize=8_192)
-def utterance(text: str) -> Utterance:
-    """The text in its compared form."""
-    return Utterance(text)
-
-
-class Said:
-    """What one speaker has said by which turn; turns count from 1."""
-
-    def __init__(self, texts: Sequence[str], name: str) -> None:
-        self._utterances = [utterance(text) for text in texts]
-        self._name = utterance(name).stems
-        self._first: dict[str, int] = {}
-        for turn in range(len(texts), 0, -1):
-            self._first.update(dict.fromkeys(self._utterances[turn - 1].stems, turn))
-
-    def needed(self, text: str) -> frozenset[str]:
-        """The stems that have to be said so that a text is."""
-        return utterance(text).stems - self._name
-
-    def stem_turn(self, wanted: str) -> int | None:
-        """In which turn a stem is first said."""
-        return self._first.get(wanted)
-
-    def turn(self, keyword: str) -> int | None:
-        """By which turn a keyword is said; None if it never is."""
-        needed = self.needed(keyword)
-        if not needed:
-            return 1 if utterance(keyword).stems else self.verbatim_turn([keyword])
-        turns = [self._first.get(wanted) for wanted in needed]
-        if None not in turns:
-            return max(turn for turn in turns if turn is not None)
-        return self.verbatim_turn([keyword])
-
-    def verbatim_turn(self, keywords: Iterable[str]) -> int | None:
-        """The first turn in which one utterance has all keywords word for word."""
-        wanted = [folded(keyword) for keyword in keywords]
-        for turn, spoken in enumerate(self._utterances, start=1):
-            if all(stands_in(keyword, spoken.folded) for keyword in wanted):
-                return turn
-        return None
-
-    def missing(self, keyword: str, turn: int) -> list[str]:
-        """The content words of a keyword whose stems are not said by a turn, as the keyword has them."""
-        needed = self.needed(keyword)
-        return [
-            word
-            for word in content_words(keyword)
-            if (key := stem(word)) in needed and not 1 <= self._first.get(key, 0) <= turn
-        ]
-
-
-@lru_cache(maxsize=256)
-def said_by(texts: tuple[str, ...], name: str) -> Said:
-    """What a speaker has said; see `Said`."""
-    return Said(texts, name)
-
-
-def uses(text: str, keyword: str, name: str) -> bool:
-    """Whether a text has a keyword word for word, or the stems of its content words one after the other."""
-    spoken, known = utterance(text), utterance(name).stems
-    wanted = tuple(found for found in utterance(keyword).sequence if found not in known)
-    if not spoken.stems.issuperset(wanted):
-        return False
-    if stands_in(folded(keyword), spoken.folded):
-        return True
-    if len(wanted) == 1 < len(keyword.split()):
-        return False  # what is left of "one in May" stands in "one way" too
-    places = range(len(spoken.sequence) - len(wanted) + 1) if wanted else ()
-    return any(spoken.sequence[place : place + len(wanted)] == wanted for place in places)
-
-
-def stands_in(phrase: str, text: str) -> bool:
-    """Whether a text contains a phrase that is no part of longer words; both are folded."""
-    begin = text.find(phrase)
-    while begin >= 0:
-        if not _within_word(text, begin) and not _within_word(text, begin + len(phrase)):
-            return True
-        begin = text.find(phrase, begin + 1)
-    return False
-
-
-def _within_word(text: str, place: int) -> bool:
-    around = text[max(0, place - 1) : place + 1]
-    return len(around) == 2 and around.isalnum() and not is_pair(around)
 
 
 SMALL_TALK_WORDS = 12
@@ -234,12 +124,12 @@ _FLEETING = frozenset(
 _SENTENCES = re.compile(r"(?<=[.!?])[\"”'’)]?\s+")  # noqa: RUF001
 
 
-def _heard(case: _Case) -> Said:
-    return said_by(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
+def _assistant(case: _Case) -> Utterances:
+    return utterances_of(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
 
 
-def _said(case: _Case) -> Said:
-    return said_by(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
+def _user(case: _Case) -> Utterances:
+    return utterances_of(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
 
 
 def _planned(case: _Case) -> Iterator[tuple[PlannedFact, SessionFact]]:
@@ -332,7 +222,7 @@ def spread(case: _Case) -> Iterator[str]:
 
 @DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
-    said, limit = _said(case), case.task.limits.facts_per_turn
+    said, limit = _user(case), case.task.limits.facts_per_turn
     planned: dict[int, list[SessionFact]] = {}
     for entry, fact in _planned(case):
         planned.setdefault(entry.turn, []).append(fact)
@@ -355,7 +245,7 @@ def no_dumping(case: _Case) -> Iterator[str]:
 
 @DIALOGUE.rule("The user says each keyword that has to be spoken by the fact's turn, or confirms the assistant who said it.")
 def keywords_said(case: _Case) -> Iterator[str]:
-    said, heard = _said(case), _heard(case)
+    said, heard = _user(case), _assistant(case)
     for planned, fact in _planned(case):
         for keyword in fact.spoken:
             if fact.provenance == "assistant_confirmed" and (heard.turn(keyword) or planned.turn) < planned.turn:
@@ -368,7 +258,7 @@ def keywords_said(case: _Case) -> Iterator[str]:
 
 @DIALOGUE.rule("The user says something of a fact in its planned turn.")
 def said_where_planned(case: _Case) -> Iterator[str]:
-    said = _said(case)
+    said = _user(case)
     for planned, fact in _planned(case):
         user = case.answer.turns[planned.turn - 1].user
         stems = frozenset[str]().union(*map(said.needed, fact.spoken))
@@ -392,7 +282,7 @@ def previous_said(case: _Case) -> Iterator[str]:
 
 def _previous_missing(case: _Case, planned: PlannedFact, fact: SessionFact) -> str:
     """What is wrong with what the user says of the memory before an update; empty if nothing is."""
-    said = _said(case)
+    said = _user(case)
     previous = said.needed(fact.previous_text)
     heard = {
         wanted for wanted in previous if (said.stem_turn(wanted) or len(case.answer.turns) + 1) <= planned.previous_turn
@@ -409,7 +299,7 @@ def _previous_missing(case: _Case, planned: PlannedFact, fact: SessionFact) -> s
 
 @DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before or is planned.")
 def user_first(case: _Case) -> Iterator[str]:
-    said, name = _said(case), case.task.fixed.name
+    said, name = _user(case), case.task.fixed.name
     known = [fact.previous_text for fact in case.task.facts if fact.previous_text]
     # What is planned for the assistant may be in other facts too, siblings above all.
     known += [fact.text for fact in case.task.facts if fact.provenance == "assistant_confirmed"]
@@ -444,7 +334,7 @@ def _says_little(stems: frozenset[str]) -> bool:
 
 @DIALOGUE.rule("The user says each fact in substance, not only its words.", needs_similarity=True)
 def meaning_said(case: _Case) -> Iterator[str]:
-    said, name = _said(case), case.task.fixed.name
+    said, name = _user(case), case.task.fixed.name
     unsure = []
     for planned, fact in _planned(case):
         if (fact.event is not Event.ADD and fact.signal != "explicit") or fact.provenance == "assistant_confirmed":
@@ -490,7 +380,7 @@ def _pieces(case: _Case) -> Iterator[tuple[int, str]]:
 
 @DIALOGUE.rule("Something wrong is said before it is put right, by the assistant or by the user as planned.")
 def misspoken_said(case: _Case) -> Iterator[str]:
-    said, heard = _said(case), _heard(case)
+    said, heard = _user(case), _assistant(case)
     for planned, fact in _planned(case):
         if not fact.misspoken:
             continue

@@ -20,8 +20,8 @@ from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
-from synth.validators.base import Case, RuleSet, judge, keyword_origins, memory_stems, occurs, rivals, starts_with_name
-from synth.validators.dialogue import said_by, stands_in
+from synth.validators.base import Case, RuleSet, judge, keyword_origins, memory_stems, rivals, starts_with_name
+from synth.validators.speech import occurs, stands_in, utterances_of
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
 """Rules of each labelled session by itself, and of each two that follow one another in a person's life."""
@@ -127,9 +127,11 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
 @SINGLE.rule("Every keyword that has to be spoken is: by the user, or by the assistant if the user confirms it.")
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session, stated = case.answer.session, case.answer.difficulty
-    said = either = said_by(tuple(turn.content for turn in session.dialogue if turn.role == "user"), session.person_name)
+    said = either = utterances_of(
+        tuple(turn.content for turn in session.dialogue if turn.role == "user"), session.person_name
+    )
     if stated and any(item.provenance == "assistant_confirmed" for item in stated.operations):
-        either = said_by(tuple(turn.content for turn in session.dialogue), session.person_name)
+        either = utterances_of(tuple(turn.content for turn in session.dialogue), session.person_name)
     for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
         before = target.text if demands and target and operation.event is Event.UPDATE else ""
         origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")

@@ -45,7 +45,7 @@ from synth.tasks import (
     UnitResult,
 )
 from synth.validators import judge_answer
-from synth.validators.dialogue import stands_in
+from synth.validators.speech import stands_in
 
 TRACKS = (Track.CAREER, Track.HEALTH, Track.RELATIONSHIP, Track.PREFERENCE, None)
 

@@ -24,10 +24,10 @@ from synth.offline import OfflineWriter
 from synth.offline import scenes as module
 from synth.offline.demanding import _misspoken, _siblings, _Stock
 from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
-from synth.offline.scenes import GIVEN, Scene, Scenes, decoys, say_decoy, scene_file, scenes, slots_of
+from synth.offline.phrasing import Phrasing
+from synth.offline.scenes import GIVEN, Scene, Scenes, distractors, say_distractor, scene_file, scenes, slots_of
 from synth.offline.speaker import NUMBERS, Speaker, relative, span, talk
 from synth.offline.talk import write_dialogue
-from synth.offline.telling import Telling
 from synth.offline.topics import (
     Cast,
     Known,
@@ -45,9 +45,9 @@ from synth.person import write_person
 from synth.pools import pools
 from synth.records import Aside, AsideKind, Dialogue, FactPlan, Origin, Person, Persona, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import invented_full_names, memory_stems, near, occurs
-from synth.validators.dialogue import stands_in
+from synth.validators.base import invented_full_names, memory_stems, near
 from synth.validators.session import judge_chain
+from synth.validators.speech import occurs, stands_in
 
 NAME = "Belno"
 CAST = Cast(NAME, "train")
@@ -263,7 +263,7 @@ def a_course(**values: str) -> Known:
 
 def told(fact: SessionFact, seed: int) -> list[str]:
     rng = random.Random(seed)
-    return Telling(Speaker(rng, NAME), a_task(fact)).statement([fact]).said
+    return Phrasing(Speaker(rng, NAME), a_task(fact)).statement([fact]).said
 
 
 def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
@@ -299,7 +299,7 @@ def test_in_the_tiny_form_a_turn_of_facts_has_nothing_else() -> None:
 def test_a_new_fact_that_is_confirmed_is_told_whole(seed: int) -> None:
     known = replace(a_course(who="Stailai", price="145"), details=("has", "has", ""))
     fact = a_fact(known, provenance="assistant_confirmed").model_copy(update={"keywords": a_course().keywords(4)})
-    asked = Telling(Speaker(random.Random(seed), NAME), a_task(fact)).statement([fact]).asked
+    asked = Phrasing(Speaker(random.Random(seed), NAME), a_task(fact)).statement([fact]).asked
     assert "Stailai" in asked and "145" in asked
 
 
@@ -499,17 +499,17 @@ def words_of(slot: str) -> str:
 
 
 @pytest.mark.parametrize("kind", SPOKEN)
-@pytest.mark.parametrize("name", decoys().kinds)
+@pytest.mark.parametrize("name", distractors().kinds)
 def test_an_aside_says_its_words_and_states_nothing(kind: AsideKind, name: str) -> None:
     rng = random.Random(f"{kind} {name}")
-    others = [slot for slots in decoys().kinds.values() for slot in slots]
-    for slot in decoys().kinds[name]:
+    others = [slot for slots in distractors().kinds.values() for slot in slots]
+    for slot in distractors().kinds[name]:
         if slot not in {*values().lists, "who", "spot", "name", "date", "proper", "phrase"}:
             continue
         for _ in range(4):
             slots = [slot, rng.choice(others)] if rng.random() < 0.5 else [slot]
             words = list(dict.fromkeys(words_of(one) for one in slots))
-            user, assistant = say_decoy(rng, kind, words, slots[: len(words)], AROUND)
+            user, assistant = say_distractor(rng, kind, words, slots[: len(words)], AROUND)
             speaker = assistant if kind is AsideKind.ASSISTANT_CLAIM else user
             assert all(occurs(word, speaker) for word in words), (words, speaker)
             problems = [problem for problem in judge(user, assistant) if "nobody that" not in problem]
@@ -518,7 +518,7 @@ def test_an_aside_says_its_words_and_states_nothing(kind: AsideKind, name: str) 
 
 @pytest.mark.parametrize("cue", pools().cues)
 def test_words_of_change_are_said_of_what_is_no_fact(cue: str) -> None:
-    said = {say_decoy(random.Random(seed), AsideKind.CUE, (cue,), (), AROUND) for seed in range(20)}
+    said = {say_distractor(random.Random(seed), AsideKind.CUE, (cue,), (), AROUND) for seed in range(20)}
     assert len({user for user, _ in said}) >= 6
     for user, assistant in said:
         assert occurs(cue, user), (cue, user)
@@ -533,6 +533,8 @@ def test_the_kind_of_a_word_follows_from_the_memory_or_its_looks() -> None:
     aside = Aside(id="a1", kind=AsideKind.QUESTION, words=words, memory=known.text("Belno"))
     assert slots_of("Belno", aside) == ("subject", "spot")
     assert slots_of("Belno", aside.model_copy(update={"memory": ""})) == ("", "")
-    kinds = {word: decoys().kind_of("", word) for word in ("5:35", "26 August 2026", "2027", "1,200", "Blemo", "hung up")}
+    kinds = {
+        word: distractors().kind_of("", word) for word in ("5:35", "26 August 2026", "2027", "1,200", "Blemo", "hung up")
+    }
     assert list(kinds.values()) == ["clock", "date", "year", "money", "place", "phrase"]
-    assert decoys().kind_of("amount2", "340") == "money" and decoys().kind_of("nonsense", "340") == "money"
+    assert distractors().kind_of("amount2", "340") == "money" and distractors().kind_of("nonsense", "340") == "money"

@@ -42,7 +42,7 @@ SCHEMAS = {
     "talk.yaml": (speaker.Talk, speaker.talk_file),
     "tiny_talk.yaml": (speaker.TinyTalk, speaker.tiny_talk_file),
     "scenes.yaml": (scenes.Scenes, scenes.scene_file),
-    "decoys.yaml": (scenes.Decoys, scenes.decoys),
+    "distractors.yaml": (scenes.Distractors, scenes.distractors),
 }
 
 
@@ -167,7 +167,7 @@ def test_scenes_and_asides_fill_their_slots():
         assert all(case.keys() == scene.cases[0].keys() for case in scene.cases)
         slots = set(scenes.scene_file().slots(scene))
         assert {slot for slot in slots if not {slot, templates.slot_source(slot)} & (listed | own)} == set(), scene.name
-    file = scenes.decoys()
+    file = scenes.distractors()
     for kind in AsideKind:
         for name, entries in getattr(file, kind.value).items():
             parts = name.split("+") if name not in ("none", *([] if kind is not AsideKind.CUE else [name])) else []

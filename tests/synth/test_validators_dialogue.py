@@ -11,7 +11,8 @@ from deltamem.memory import Event
 from deltamem.sessions import OperationDifficulty
 from synth.records import Dialogue, Exchange
 from synth.validators import UNIT_RULES, judge_answer
-from synth.validators.dialogue import SIMILAR, Said, uses
+from synth.validators.dialogue import SIMILAR
+from synth.validators.speech import Utterances, uses
 
 TASK, _ = CASES["dialogue"]
 TURNS, ENTRIES = DIALOGUE.turns, DIALOGUE.plan
@@ -278,7 +279,7 @@ def test_a_broken_plan_does_not_stop_the_other_rules():
     ],
 )
 def test_when_a_keyword_is_said(keyword, texts, turn):
-    assert Said(texts, NAME).turn(keyword) == turn
+    assert Utterances(texts, NAME).turn(keyword) == turn
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ FACT_TEXTS = st.sampled_from([fact for fact in FACTS if fact.event is Event.ADD]
 
 @given(FACT_TEXTS, st.lists(st.text(max_size=60), max_size=5), st.text(max_size=20), st.text(max_size=20))
 def test_whoever_says_a_fact_word_for_word_says_its_keywords(fact, before, left, right):
-    said = Said([*before, f"{left} {fact.text} {right}"], NAME)
+    said = Utterances([*before, f"{left} {fact.text} {right}"], NAME)
     for keyword in fact.keywords:
         assert said.turn(keyword) <= len(before) + 1
         assert said.missing(keyword, len(before) + 1) == []

@@ -16,7 +16,7 @@ from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, Known, details_of, ends_of, read, values
 from synth.records import SessionFact
 from synth.tasks import DialogueTask
-from synth.validators.base import occurs
+from synth.validators.speech import occurs
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ _JOINED, _DATES_JOINED = 0.55, 0.85
 """Shares of details and dates that stand in one sentence with what comes before."""
 
 
-class Telling:
+class Phrasing:
     """Finds the sentences for the facts of a session."""
 
     def __init__(self, speaker: Speaker, task: DialogueTask) -> None:
