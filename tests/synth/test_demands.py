@@ -26,7 +26,7 @@ from synth.validators.session import judge_chain
 
 SHAPE = shape("demanding")
 PLAN = SHAPE.plan
-PEOPLE = 12
+PEOPLE = 6
 
 
 def written(number, *, sessions=25, sizes=SHAPE, writer=None):
@@ -48,9 +48,9 @@ def sessions(lives):
 
 def test_the_shares_hold_over_a_data_set(sessions):
     events = Counter(operation.event for labelled in sessions for operation in labelled.operations)
-    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.01)
-    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.01)
-    assert mean(not labelled.operations for labelled in sessions) == pytest.approx(PLAN.idle, abs=0.02)
+    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.02)
+    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.02)
+    assert mean(not labelled.operations for labelled in sessions) == pytest.approx(PLAN.idle, abs=0.03)
     late = mean("time=days_after" in labelled.difficulty.cells() for labelled in sessions if labelled.operations)
     assert late == pytest.approx(PLAN.late, abs=0.1)
 

@@ -122,14 +122,14 @@ def invented(someone: Person) -> set[str]:
 def test_heldout_and_training_people_share_no_invented_name_in_any_text():
     names: dict[str, set[str]] = {"train": set(), "heldout": set()}
     said: dict[str, set[str]] = {"train": set(), "heldout": set()}
-    for someone in people(40, 6, heldout_share=0.4):
+    for someone in people(20, 5, heldout_share=0.4):
         split, texts = someone.persona.split, [someone.profile.name]
         for item in labelled_sessions(someone):
             texts += [memory.text for state in (item.prior_state, item.next_state) for memory in state.memories]
             texts += [turn.content for turn in item.session.dialogue]
         names[split] |= invented(someone)
         said[split] |= {word for text in texts for word in WORD.findall(text)}
-    assert len(names["train"]) > 150 and len(names["heldout"]) > 100
+    assert len(names["train"]) > 70 and len(names["heldout"]) > 40
     for one, other in (("train", "heldout"), ("heldout", "train")):
         assert names[one] <= said[one]
         assert not names[one] & said[other]

@@ -19,11 +19,11 @@ from synth.output.probe import find, planned_turns, policy_rows, skeleton
 TIME = datetime(2026, 4, 5, 20, 1)
 
 
-def session(who: str, said: str, answer: str, prior: MemoryState, *operations: Operation) -> LabelledSession:
+def session(who: str, said: str, answer: str, prior: MemoryState, *operations: Operation, index: int = 0) -> LabelledSession:
     dialogue = (Turn("user", said), Turn("assistant", answer))
     split = "heldout" if who == "zoe" else "train"
     return LabelledSession(
-        Session(who, who.title(), TIME, dialogue), 0, split, prior, operations, apply(prior, operations, TIME)
+        Session(who, who.title(), TIME, dialogue), index, split, prior, operations, apply(prior, operations, TIME)
     )
 
 
@@ -35,7 +35,10 @@ def some() -> tuple[list[LabelledSession], list[LabelledSession]]:
     return [
         session("ada", "I moved to the old town of Bergen.", 'So "Bergen", and “lovely weather”?', bank, moved),
         session("bea", "I travelled to the new harbour of Riga.", "I see.", bank, stays),
-    ], [session("zoe", "Hi there.", "Hello.", MemoryState()), session("zoe", "Cello.", 'A "cello"!', MemoryState(), added)]
+    ], [
+        session("zoe", "Hi there.", "Hello.", MemoryState()),
+        session("zoe", "Cello.", 'A "cello"!', MemoryState(), added, index=1),
+    ]
 
 
 def test_labels_and_texts_are_counted():
@@ -43,7 +46,7 @@ def test_labels_and_texts_are_counted():
     assert found["people"] == {"train": 2, "heldout": 1} and found["sessions"] == {"train": 2, "heldout": 2}
     labels, texts = found["labels"], found["texts"]
     assert (labels["operations"], labels["ADD"], labels["UPDATE"], labels["NONE"]) == (3, 0.3333, 0.6667, 0.0)
-    assert (labels["idle_sessions"], labels["empty_banks"], labels["newcomers"]) == (0.25, 0.5, 0.5)
+    assert (labels["idle_sessions"], labels["empty_banks"], labels["newcomers"]) == (0.25, 0.5, 0.3333)
     assert texts["update_keywords_in_old_text"] == 0.75 and texts["updates_with_all_keywords_in_old_text"] == 0.5
     assert (texts["quotes"], texts["quotes_of_keywords"], texts["keywords_quoted"]) == (3, 0.6667, 0.4)
     # Two sentences of six words or more, of two people, with the same skeleton.

