@@ -23,7 +23,6 @@ from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import interval_text
-from deltamem.local_policy import CheckpointPolicy
 from deltamem.runs import Stage, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
 from eval.data import LOCOMO, find, missing
@@ -112,6 +111,8 @@ def _command(*arguments: str) -> None:
 
 def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
     """Measure the warm start and the trained policy, sampled and greedy, on the same sessions of unseen people."""
+    from deltamem.local_policy import CheckpointPolicy  # brings torch
+
     chosen = select(read_sessions(sessions, split="heldout"), settings.n, settings.seed)
     embedder: CachedEmbedder = load_embedder()
     probes = score_probes(sessions, chosen, embedder, seed=settings.seed)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PositiveInt, field_validator
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from deltamem.config import StrictModel, run_hydra, validated
@@ -32,6 +31,7 @@ from deltamem.episode import (
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
+from deltamem.progress import ProgressDisplay
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import EndpointSettings
@@ -461,12 +461,10 @@ def _comparable(folder: Path, options: RewardOptions, sessions: Sequence[Labelle
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
     config = settings.episode_config()
-    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with AsyncExitStack() as stack:
         policy = await _policy(settings, config, stack)
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
-        progress = stack.enter_context(Progress(*columns, console=console, transient=True))
-        bar = progress.add_task("episodes", total=len(sessions))
+        progress = stack.enter_context(ProgressDisplay(console, {"episodes": len(sessions)}))
         result = await evaluate(
             policy,
             sessions,
@@ -477,7 +475,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             resamples=settings.resamples,
             seed=settings.seed,
             provenance=await _provenance(settings, policy),
-            on_done=lambda rollout: progress.advance(bar),
+            on_done=lambda rollout: progress.advance("episodes", tokens=rollout.tokens),
         )
         if settings.probes:
             drawn = {"resamples": settings.resamples, "seed": settings.seed}
