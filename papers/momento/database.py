@@ -79,43 +79,6 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _schema_sql() -> str:
-    types = {"money": "numeric", "json": "jsonb", "list": "text[]", "timestamp": "timestamptz", "real": "float8"}
-    statements = ["CREATE EXTENSION vector"]
-    statements += [f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, of))})" for name, of in ENUMS.items()]
-    for table, columns in TABLES.items():
-        typed = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
-        statements.append(f"CREATE TABLE {table} ({typed}, PRIMARY KEY (id))")
-    statements.append("CREATE INDEX ON menu_items(restaurant_id)")
-    return "; ".join(statements) + ";" + _LOCK_DOWN + _BOUNDED
-
-
-def _role_sql(role: str, password: str, tables: Sequence[str]) -> str:
-    settings = {
-        "default_transaction_read_only": "on",
-        "statement_timeout": round(1000 * SECONDS),
-        "temp_file_limit": f"'{_MOST_ON_DISK}'",
-        "max_parallel_workers_per_gather": 0,
-    }
-    return "; ".join(
-        [
-            f"CREATE ROLE {role} LOGIN PASSWORD '{password}'",
-            *(f"ALTER ROLE {role} SET {name} = {value}" for name, value in settings.items()),
-            f'GRANT EXECUTE ON FUNCTION pg_column_size("any") TO {role}',
-            f"GRANT USAGE ON SCHEMA public TO {role}",
-            f"GRANT SELECT ON {', '.join(tables)} TO {role}",
-        ]
-    )
-
-
-def _own_sessions_sql(role: str) -> str:
-    return (
-        f"ALTER TABLE {SESSIONS} ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON {SESSIONS} FOR SELECT TO {role} "
-        f"USING (user_id = current_setting('{_USER_SETTING}', true)); "
-        f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {role}"
-    )
-
-
 class Database:
     """A database of its own on a server whose superuser we are; one trial at a time."""
 
@@ -312,11 +275,34 @@ def open_databases(name: str, count: int) -> Iterator[list[Database]]:
 
 
 def _prepare(url: str, template: str, roles: Mapping[str, tuple[str, str]]) -> None:
+    """Make tables, and the two roles that read them."""
+    types = {"money": "numeric", "json": "jsonb", "list": "text[]", "timestamp": "timestamptz", "real": "float8"}
+    statements = ["CREATE EXTENSION vector"]
+    statements += [f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, of))})" for name, of in ENUMS.items()]
+    for table, columns in TABLES.items():
+        typed = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
+        statements.append(f"CREATE TABLE {table} ({typed}, PRIMARY KEY (id))")
+    statements += ["CREATE INDEX ON menu_items(restaurant_id)", _LOCK_DOWN + _BOUNDED]
+    for kind, tables in ((_READER, READABLE), (_RECALLER, (SESSIONS,))):
+        role, password = roles[kind]
+        statements += [
+            f"CREATE ROLE {role} LOGIN PASSWORD '{password}'",
+            f"ALTER ROLE {role} SET default_transaction_read_only = on",
+            f"ALTER ROLE {role} SET statement_timeout = {round(1000 * SECONDS)}",
+            f"ALTER ROLE {role} SET temp_file_limit = '{_MOST_ON_DISK}'",
+            f"ALTER ROLE {role} SET max_parallel_workers_per_gather = 0",
+            f'GRANT EXECUTE ON FUNCTION pg_column_size("any") TO {role}',
+            f"GRANT USAGE ON SCHEMA public TO {role}",
+            f"GRANT SELECT ON {', '.join(tables)} TO {role}",
+        ]
+    own = f"USING (user_id = current_setting('{_USER_SETTING}', true))"
+    statements += [
+        f"ALTER TABLE {SESSIONS} ENABLE ROW LEVEL SECURITY",
+        f"CREATE POLICY own ON {SESSIONS} FOR SELECT TO {role} {own}",
+        f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {role}",
+    ]
     with closing(psycopg.connect(url, dbname=template, autocommit=True)) as connection:
-        connection.execute(_schema_sql().encode())
-        for kind, tables in ((_READER, READABLE), (_RECALLER, (SESSIONS,))):
-            connection.execute(_role_sql(*roles[kind], tables).encode())
-        connection.execute(_own_sessions_sql(roles[_RECALLER][0]).encode())
+        connection.execute("; ".join(statements).encode())
 
 
 def _drop(url: str, template: str, roles: Sequence[str]) -> None:

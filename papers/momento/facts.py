@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -177,13 +177,17 @@ class FactReader:
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Prepare the names."""
-        self._names = {
+        names: dict[str, Iterable[str]] = {
             "place": [str(one["name"]) for one in catalogue.restaurants],
-            "dish": sorted({str(one["name"]) for one in catalogue.menu_items}),
-            "provider": list(PROVIDERS),
-            "tier": list(BENEFITS),
+            "dish": {str(one["name"]) for one in catalogue.menu_items},
+            "provider": PROVIDERS,
+            "tier": BENEFITS,
         }
-        self._patterns = {kind: _any_of(names) for kind, names in self._names.items()}
+        self._names = {kind: {name.lower(): name for name in of} for kind, of in names.items()}
+        self._patterns = {}
+        for kind, of in self._names.items():
+            longest_first = sorted(of, key=len, reverse=True)
+            self._patterns[kind] = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})(?:s|es)?\b")
 
     def known(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> dict[str, str] | None:
         """What holds of what is asked about, by the newest text that says it; None if none does.
@@ -253,26 +257,27 @@ class FactReader:
             return f"<{kind.upper()} {len(tags[kind]) - 1}>"
 
         text = re.sub(r"[<>*_`\"]", "", sentence).replace("\u2019", "'").lower()
-        for kind in ("place", "dish"):
-            text = self._patterns[kind].sub(lambda match, kind=kind: tag(kind, self._named(kind, match[1])), text)  # type: ignore[misc]
+
+        def tag_names(text: str, *kinds: str) -> str:
+            for kind in kinds:
+                names = self._names[kind]
+                text = self._patterns[kind].sub(lambda match, kind=kind, names=names: tag(kind, names[match[1]]), text)  # type: ignore[misc]
+            return text
+
+        text = tag_names(text, "place", "dish")
         for name, mark in (("occasion", "<OCCASION>"), ("who", "<WHO>")):
             if name in asked:
                 text = re.sub(rf"\b{re.escape(_WHOSE.sub('', asked[name]).lower())}\b(?!-)", mark, text)
-        for kind in ("provider", "tier"):
-            text = self._patterns[kind].sub(lambda match, kind=kind: tag(kind, match[1].lower()), text)  # type: ignore[misc]
+        text = tag_names(text, "provider", "tier")
         text = re.sub(_DATE, lambda match: tag("date", str(_day(match) or "")), text)
         text = re.sub(_CLOCK, lambda match: tag("time", _clock(match)), text)
-        number = rf"(?<![\w$.:-])(x?)(\d{{1,3}}|{'|'.join(_NUMBERS)})(x?)(?![\w.:]*\d|>|\w)"
-        text = re.sub(number, lambda match: f"{match[1]} {tag('n', _number(match[2]))} {match[3]}", text)
+
+        def number(match: re.Match[str]) -> str:
+            value = match[2] if match[2].isdigit() else str(_NUMBERS.index(match[2]) + 2)
+            return f"{match[1]} {tag('n', value)} {match[3]}"
+
+        text = re.sub(rf"(?<![\w$.:-])(x?)(\d{{1,3}}|{'|'.join(_NUMBERS)})(x?)(?![\w.:]*\d|>|\w)", number, text)
         return " ".join(text.split()), tags
-
-    def _named(self, kind: str, found: str) -> str:
-        return next(name for name in self._names[kind] if name.lower() == found.lower())
-
-
-def _any_of(names: Sequence[str]) -> re.Pattern[str]:
-    ordered = sorted(names, key=len, reverse=True)
-    return re.compile(rf"\b({'|'.join(map(re.escape, ordered))})(?:s|es)?\b", re.IGNORECASE)
 
 
 def _day(match: re.Match[str]) -> date | None:
@@ -290,7 +295,3 @@ def _clock(match: re.Match[str]) -> str:
     if match["hour24"] is not None:
         return f"{int(match['hour24']):02}:{match['minute24']}"
     return f"{int(match['hour']) % 12 + 12 * match['half'].startswith('p'):02}:{match['minute'] or '00'}"
-
-
-def _number(text: str) -> str:
-    return text if text.isdigit() else str(_NUMBERS.index(text) + 2)

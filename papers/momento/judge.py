@@ -55,11 +55,7 @@ class InformationJudge:
                 return read_verdicts(without_thinking(answer.text), len(items)), None
             except DeltaMemError as error:
                 problem = str(error)
-                again: dict[str, object] = {
-                    "role": "user",
-                    "content": "That cannot be read. Reply with the JSON object only.",
-                }
-                messages[1:] = [again]
+                messages[1:] = [{"role": "user", "content": "That cannot be read. Reply with the JSON object only."}]
         return None, problem
 
 

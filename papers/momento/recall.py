@@ -24,15 +24,15 @@ from papers.momento.world import World
 GIVEN_SUMMARIES = "given_summaries"
 """The system that builds no memory and searches the summaries of the data set, as the benchmark's own agent does."""
 
-GIVEN = BaselineKind(GIVEN_SUMMARIES, lambda context: _given(context))
-"""Found by the entry point; its stores hold nothing, because trials recall from the database (`SummaryRecall`)."""
-
 
 def _given(context: SystemContext) -> Baseline:
     if context.extra(GIVEN_SUMMARIES) is None:
         raise DeltaMemError(f"system={GIVEN_SUMMARIES} is for Momento, whose data has summaries")
     return Baseline(GIVEN_SUMMARIES, {"shown": "the summaries that come with the tasks"}, lambda key: SessionBuffer())
 
+
+GIVEN = BaselineKind(GIVEN_SUMMARIES, _given, reads=False)
+"""Its stores hold nothing, because trials recall from the database (`SummaryRecall`)."""
 
 NEAREST = (
     "SELECT id, user_id, started_at, ended_at, summary, extracted_facts FROM sessions WHERE user_id = :user_id "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +111,7 @@ def page(system: str, report: Report, questions: Sequence[QuestionRecord]) -> st
     """Scores, and every trial with what was said, recalled, called and changed."""
     kinds = [ALL, *dict.fromkeys(question.category for question in questions)]
     template = Path(__file__).with_name("report.html.j2")
-    trials, percent = list(trials_of(questions)), partial(_percent, report)
-    return render_page(template, system=system, report=report, kinds=kinds, trials=trials, percent=percent)
-
-
-def _percent(report: Report, metric: str, kind: str) -> str:
-    return percent_text(report.scores[metric].get(kind), brackets=True)
+    rows = {
+        kind: [percent_text(report.scores[metric].get(kind), brackets=True) for metric in report.scores] for kind in kinds
+    }
+    return render_page(template, system=system, report=report, rows=rows, trials=list(trials_of(questions)))

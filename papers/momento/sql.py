@@ -193,7 +193,13 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 def _distance(node: exp.Expression) -> exp.Expression:
     """Tell pgvector's ``<=>`` from IS NOT DISTINCT FROM, which sqlglot reads alike, and let it bind before comparisons."""
-    if not isinstance(node, exp.NullSafeEQ) or not any(map(_is_vector, (node.this, node.expression))):
+    sides = (node.args.get("this"), node.args.get("expression"))
+    if not isinstance(node, exp.NullSafeEQ) or not any(
+        (isinstance(side, exp.Column) and side.name == "embedding")
+        or (isinstance(side, exp.Placeholder) and side.name == "query_embedding")
+        or (isinstance(side, exp.Cast) and side.to.this.name == "VECTOR")
+        for side in sides
+    ):
         return node
     other = node.expression.unnest()
     if isinstance(other, _COMPARISONS):
@@ -201,11 +207,3 @@ def _distance(node: exp.Expression) -> exp.Expression:
             this=exp.Operator(this=node.this, operator="<=>", expression=other.this), expression=other.expression
         )
     return exp.Operator(this=node.this, operator="<=>", expression=node.expression)
-
-
-def _is_vector(node: exp.Expression) -> bool:
-    return (
-        (isinstance(node, exp.Column) and node.name == "embedding")
-        or (isinstance(node, exp.Placeholder) and node.name == "query_embedding")
-        or (isinstance(node, exp.Cast) and node.to.this.name == "VECTOR")
-    )
