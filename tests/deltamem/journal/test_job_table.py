@@ -351,4 +351,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestQueue.settings = settings(stateful_step_count=25, deadline=None)

@@ -196,4 +196,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestJournal.settings = settings(stateful_step_count=20, deadline=None)

@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
@@ -186,7 +186,6 @@ def test_bytes_that_are_no_text_are_refused(empty, lines, tmp_path) -> None:
     assert empty.head == 0
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_mutated_files_are_refused_or_understood(data) -> None:
     with Journal.open(None) as journal:
