@@ -40,6 +40,10 @@ class Record(StrictModel):
         names = cls.model_fields.keys() - further.keys()
         return cls.model_validate({name: getattr(source, name) for name in names} | further)
 
+    def as_json(self) -> dict[str, Any]:
+        """As ``--json`` writes it."""
+        return self.model_dump(mode="json")
+
 
 class MemoryRecord(Record):
     """A memory."""

@@ -4,130 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltamem.cli.commands import change_line, record_of
+from deltamem.cli.commands import change_line
+from deltamem.cli.model import episode_of, loaded_model
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Line, Output, clock
-from deltamem.errors import DeltaMemError, LLMError
+from deltamem.errors import DeltaMemError
 from deltamem.records import TransitionRecord
 
 if TYPE_CHECKING:
     from deltamem.cli.output import Display
-    from deltamem.episode import EpisodeConfig
     from deltamem.ingest import Transition
-    from deltamem.local_policy import CheckpointPolicy
     from deltamem.manager import MemoryManager
-    from deltamem.policy import EndpointPolicy, Policy
     from deltamem.sessions import Session
-
-
-_MAX_TOKENS = 2048
-"""Tokens of one assistant text."""
-_FEW_RETRIES = 2
-"""A wrong URL should be reported soon, before the first session."""
-
-
-class Endpoint(NamedTuple):
-    """A model behind an endpoint."""
-
-    policy: EndpointPolicy
-    window: int | None
-    """In tokens; None if it is not known."""
-    served: list[str] | None
-    """Names of the models that the endpoint lists; None if it lists none."""
-
-
-async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
-    """Choose the model that the options name, and fail early if it does not answer.
-
-    Args:
-        options: Name the endpoint and how it is asked.
-        thinking: Whether the model shall think, see `deltamem.episode.EpisodeConfig`.
-
-    Raises:
-        DeltaMemError: If no endpoint is named, it does not answer, or does not say which model to take.
-    """
-    from deltamem.llm import LLM
-    from deltamem.policy import EndpointPolicy
-
-    if options.base_url is None:
-        raise DeltaMemError(
-            "no model: name its endpoint with --base-url URL or DELTAMEM_BASE_URL, or a trained model with --checkpoint DIR"
-        )
-    asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
-    try:
-        listed = await asking.models()
-    except LLMError:
-        # Some services do not list their models; then the name is needed, and the first request shows whether it is right.
-        if options.model is None:
-            raise
-        listed = None
-    finally:
-        await asking.close()
-    name = options.model
-    if name is None:
-        if listed is None or len(listed) != 1:
-            names = ", ".join(model.id for model in listed or [])
-            raise DeltaMemError(f"{options.base_url} serves {names or 'no model'}; choose one with --model NAME")
-        name = listed[0].id
-    windows = [model.context_window for model in listed or [] if model.id == name]
-    window = options.window or (windows[0] if windows else None)
-    first = LLM(options.base_url, name, api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
-    try:
-        await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
-    finally:
-        await first.close()
-    policy = unchecked(options, name, thinking=thinking, window=window)
-    return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
-
-
-def unchecked(options: Options, name: str, *, thinking: bool, window: int | None = None) -> EndpointPolicy:
-    """A model behind the endpoint that the options name, whether or not it answers."""
-    from deltamem.llm import LLM
-    from deltamem.policy import EndpointPolicy
-
-    window = window or options.window
-    return EndpointPolicy(
-        LLM(options.base_url or "", name, api_key_env=options.api_key_env),
-        temperature=options.temperature,
-        max_tokens=_MAX_TOKENS if window is None else _answer_tokens(window),
-        tool_role=options.tool_role,
-        thinking=thinking,
-    )
-
-
-def _answer_tokens(window: int) -> int:
-    """The answer is part of the window, and most of it is needed for what the model reads."""
-    return max(1, min(_MAX_TOKENS, window // 4))
-
-
-def load(options: Options, folder: Path) -> CheckpointPolicy:
-    """Load the model of a checkpoint folder into this process, on the GPU if there is one.
-
-    Raises:
-        DeltaMemError: If the folder holds no trained model that can be run here, or a package for it is missing.
-    """
-    episode = episode_of(folder)
-    try:
-        from deltamem.local_policy import CheckpointPolicy
-    except ImportError as error:
-        raise DeltaMemError(
-            "running a checkpoint needs torch and transformers; install them with: pip install 'deltamem[local]', or name an"
-            " endpoint that serves it with --base-url URL"
-        ) from error
-    policy = CheckpointPolicy(
-        folder, temperature=options.temperature, thinking=episode.thinking, use_gpu=True, strict_window=True
-    )
-    policy.window = min(policy.window, options.window or policy.window)
-    policy.max_new_tokens = _answer_tokens(policy.window)
-    return policy
 
 
 def _zeros(*names: str) -> Counter[str]:
@@ -135,7 +29,7 @@ def _zeros(*names: str) -> Counter[str]:
 
 
 @dataclass(slots=True)
-class Summary:
+class Totals:
     """Totals over the sessions of one command."""
 
     sessions: int
@@ -178,7 +72,7 @@ class Summary:
             f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, "
             f"{usage['completion_tokens']} written, {usage['searches']} searches, {self.seconds:.1f} s",
         ]
-        return [((line, ""),) for line in totals + ["interrupted; what is listed above is stored"] * self.interrupted]
+        return [*totals, *["interrupted; what is listed above is stored"] * self.interrupted]
 
 
 def add(
@@ -202,7 +96,7 @@ def add(
     return 1 if summary.outcomes["failed"] or summary.outcomes["unreadable"] else 0
 
 
-async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
+async def _add(options: Options, sessions: Sequence[Session]) -> Totals:
     from deltamem.cli.output import Display
     from deltamem.manager import ManagerSettings, MemoryManager
 
@@ -215,45 +109,9 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
             return await _ingest(manager, sessions, display, as_json=options.as_json)
 
 
-@asynccontextmanager
-async def loaded_model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy, int | None]]:
-    """The model behind the endpoint or else the one in the checkpoint folder, and its window.
-
-    Raises:
-        LLMError: If the endpoint does not answer.
-    """
-    if options.base_url is None and options.checkpoint is not None:
-        policy = load(options, options.checkpoint)
-        try:
-            yield policy, policy.window
-        finally:
-            policy.close()
-    else:
-        endpoint = await connect(options, thinking=thinking)
-        try:
-            yield endpoint.policy, endpoint.window
-        finally:
-            await endpoint.policy.llm.close()
-
-
-def episode_of(checkpoint: Path | None) -> EpisodeConfig:
-    """The prompts of a trained model, or else the usual ones.
-
-    Raises:
-        DeltaMemError: If the folder holds no trained model.
-    """
-    from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config
-
-    if checkpoint is None:
-        return EpisodeConfig()
-    if not (checkpoint / EPISODE_FILE).is_file():
-        raise DeltaMemError(f"{checkpoint}: no {EPISODE_FILE} there, expected the folder of a trained model")
-    return load_episode_config(checkpoint)
-
-
-async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Summary:
+async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Totals:
     output = Output()
-    summary = Summary(len(sessions))
+    summary = Totals(len(sessions))
     try:
         for number, session in enumerate(sessions):
             display.sessions(number, len(sessions))
@@ -266,7 +124,7 @@ async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: 
                 lines = [_heading(session, "failed", "red"), ((f"  ! {error}", "red"),)]
             else:
                 summary.count(transition)
-                record = record_of(TransitionRecord.of(transition))
+                record = TransitionRecord.of(transition).as_json()
                 lines = _lines(session, transition)
             with display.hidden():
                 output.result(record, lines, as_json=as_json)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
-from deltamem.cli.output import Line, Output, clock, utf8
-from deltamem.config import StrictModel
+from deltamem.cli.output import Display, Line, Output, Pieces, clock, utf8
 from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
@@ -39,11 +38,6 @@ if TYPE_CHECKING:
     from deltamem.journal.records import Entry, HistoryStep, Origin
 
 
-def record_of(record: StrictModel) -> dict[str, Any]:
-    """A record as ``--json`` writes it, see `deltamem.records`."""
-    return record.model_dump(mode="json")
-
-
 POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
 SIGNS = {ChangeEvent.ADD: "+", ChangeEvent.UPDATE: "~", ChangeEvent.NONE: "=", ChangeEvent.REMOVE: "-"}
 STYLES = {ChangeEvent.ADD: "green", ChangeEvent.UPDATE: "yellow", ChangeEvent.NONE: "", ChangeEvent.REMOVE: "red"}
@@ -53,18 +47,12 @@ MemoryId = Annotated[
 ]
 
 
-def memory_line(memory: Memory, width: int = 0) -> Line:
-    """A memory on one line, its id padded to a width."""
-    return (
-        (memory.id.ljust(width), "cyan"),
-        ("  ", ""),
-        (clock(memory.time), "blue"),
-        (f"  {memory.text}", ""),
-        (_noted(memory), "magenta"),
-    )
+def _memory_line(memory: Memory, width: int = 0) -> Pieces:
+    said, time = f"  {memory.text}", clock(memory.time)
+    return (memory.id.ljust(width), "cyan"), (f"  {time}", "blue"), (said, ""), (_behind(memory), "magenta")
 
 
-def _noted(memory: Memory | None) -> str:
+def _behind(memory: Memory | None) -> str:
     """The metadata of a memory, to stand behind its text; empty if there is none."""
     return f"  {memory.metadata.written}" if memory is not None and memory.metadata else ""
 
@@ -103,28 +91,29 @@ def show(
         state = journal.state(None if at is None else parse_point(at, journal))
     memories = [memory for memory in state.memories if holds(memory.metadata)]
     width = max((len(memory.id) for memory in memories), default=0)
-    record = {"owner": journal.name, "memories": [record_of(MemoryRecord.of(memory)) for memory in memories]}
-    Output().result(record, (memory_line(memory, width) for memory in memories), as_json=options.as_json)
+    record = {"owner": journal.name, "memories": [MemoryRecord.of(memory).as_json() for memory in memories]}
+    options.report(record, (_memory_line(memory, width) for memory in memories))
 
 
 def history(options: Options, memory_id: MemoryId) -> None:
     """Show everything that happened to a memory, what was rolled back included."""
     with past(options) as journal:
         steps = journal.history(utf8(memory_id, "the id"))
-    record = {"owner": journal.name, "id": memory_id, "steps": [record_of(StepRecord.of(step)) for step in steps]}
-    Output().result(record, map(_step_line, steps), as_json=options.as_json)
+    record = {"owner": journal.name, "id": memory_id, "steps": [StepRecord.of(step).as_json() for step in steps]}
+    options.report(record, map(_step_line, steps))
 
 
-def _text(change: Change) -> str:
-    """The text after a change; of a removed memory its last."""
+def _signed(change: Change) -> Pieces:
+    """What a change did, with the text after it; of a removed memory its last."""
     memory = change.after or change.before
-    return "(erased)" if change.erased or memory is None else memory.text
+    text = "(erased)" if change.erased or memory is None else memory.text
+    signed = f"{SIGNS[change.event]} {change.memory_id}  {text}"
+    return (signed, STYLES[change.event]), (_behind(change.after), "magenta")
 
 
-def change_line(change: Change) -> Line:
+def change_line(change: Change) -> Pieces:
     """A change on one indented line."""
-    said = f"  {SIGNS[change.event]} {change.memory_id}  {_text(change)}"
-    return (said, STYLES[change.event]), (_noted(change.after), "magenta")
+    return ("  ", ""), *_signed(change)
 
 
 def _step_line(step: HistoryStep) -> Line:
@@ -137,16 +126,7 @@ def _step_line(step: HistoryStep) -> Line:
     elif entry.actor is not None:
         why = f"edit by {entry.actor} ({clock(entry.recorded_at)})"
     undone = "  (rolled back)" if entry.undone else ""
-    sign = f"{SIGNS[change.event]} {change.memory_id}"
-    return (
-        (f"@{entry.position}", "cyan"),
-        ("  ", ""),
-        (why, "blue"),
-        ("  ", ""),
-        (f"{sign}  {_text(change)}", STYLES[change.event]),
-        (_noted(change.after), "magenta"),
-        (undone, ""),
-    )
+    return (f"@{entry.position}", "cyan"), (f"  {why}  ", "blue"), *_signed(change), (undone, "")
 
 
 def diff(
@@ -162,13 +142,13 @@ def diff(
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
         positions = [journal.resolve(point) for point in points]
         found = journal.diff(*positions)
-    record = {"owner": journal.name, **record_of(DiffRecord.of(found, before=positions[0], after=positions[1]))}
-    lines: list[Line] = [((f"- {memory.id}  {memory.text}{_noted(memory)}", "red"),) for memory in found.removed]
+    record = {"owner": journal.name, **DiffRecord.of(found, before=positions[0], after=positions[1]).as_json()}
+    lines: list[Line] = [((f"- {memory.id}  {memory.text}{_behind(memory)}", "red"),) for memory in found.removed]
     for old, new in found.changed:
-        lines.append(((f"~ {old.id}  {old.text}{_noted(old)}", "yellow"),))
-        lines.append(((f"  {'->'.rjust(len(old.id))}  {new.text}{_noted(new)}", "yellow"),))
-    lines += [((f"+ {memory.id}  {memory.text}{_noted(memory)}", "green"),) for memory in found.added]
-    Output().result(record, lines, as_json=options.as_json)
+        lines.append(((f"~ {old.id}  {old.text}{_behind(old)}", "yellow"),))
+        lines.append(((f"  {'->'.rjust(len(old.id))}  {new.text}{_behind(new)}", "yellow"),))
+    lines += [((f"+ {memory.id}  {memory.text}{_behind(memory)}", "green"),) for memory in found.added]
+    options.report(record, lines)
 
 
 def blame(options: Options, memory_id: MemoryId) -> None:
@@ -178,31 +158,21 @@ def blame(options: Options, memory_id: MemoryId) -> None:
         memory = journal.state()[journal.memory_id(memory_id)]
     record = {
         "owner": journal.name,
-        **record_of(MemoryRecord.of(memory)),
-        "origins": [record_of(OriginRecord.of(origin)) for origin in origins],
+        **MemoryRecord.of(memory).as_json(),
+        "origins": [OriginRecord.of(origin).as_json() for origin in origins],
     }
-    lines = [memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))]
-    Output().result(record, lines, as_json=options.as_json)
+    lines = [_memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))]
+    options.report(record, lines)
 
 
 def _origin_lines(origin: Origin) -> list[Line]:
-    first = f"  @{origin.position}"
     source = f"edit by {origin.actor} ({clock(origin.recorded_at)})"
     if origin.session_id is not None and origin.session_time is not None:
         source = f"{origin.session_id} ({clock(origin.session_time)})"
-    lines: list[Line] = [
-        (
-            (first, "cyan"),
-            ("  ", ""),
-            (source, "blue"),
-            (f"  {SIGNS[origin.event]} ", ""),
-            (origin.text, STYLES[origin.event]),
-        )
-    ]
-    for turn in origin.turns:
-        said = f"{turn.role}: {turn.content}" if turn.content else "(not stored)"
-        lines.append(((f"      turn {turn.number}  {said}", ""),))
-    return lines
+    sign = f"  {SIGNS[origin.event]} "
+    first = (f"  @{origin.position}", "cyan"), (f"  {source}", "blue"), (sign, ""), (origin.text, STYLES[origin.event])
+    turns = ((turn.number, f"{turn.role}: {turn.content}" if turn.content else "(not stored)") for turn in origin.turns)
+    return [first, *(f"      turn {number}  {content}" for number, content in turns)]
 
 
 def export(
@@ -226,7 +196,7 @@ def export(
             counts = export_owner(journal, stream)
     record = {"owner": journal.name, "file": str(file), **counts._asdict()}
     sentence = f"{counts.memories} memories and {counts.entries} journal entries written to {file}"
-    Output().result(record, [((sentence, ""),)], as_json=options.as_json)
+    options.report(record, [sentence])
 
 
 def view(
@@ -242,7 +212,7 @@ def view(
         page = memory_page(journal)
     with atomic_writer(out) as file:
         file.write(page)
-    Output().result({"owner": journal.name, "file": str(out)}, [((f"written to {out}", ""),)], as_json=options.as_json)
+    options.report({"owner": journal.name, "file": str(out)}, [f"written to {out}"])
 
 
 def jobs(options: Options) -> None:
@@ -251,14 +221,14 @@ def jobs(options: Options) -> None:
 
     with past(options) as journal:
         found = journal.jobs(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
-    record = {"owner": journal.name, "jobs": [record_of(JobRecord.of(job)) for job in found]}
+    record = {"owner": journal.name, "jobs": [JobRecord.of(job).as_json() for job in found]}
     lines: list[Line] = []
     for job in found:
         wait = f"  not before {clock(job.retry_at)}" if job.retry_at is not None else ""
         why = f"  {job.last_error}" if job.last_error is not None else ""
         attempts = f"  {job.attempts} attempts{wait}"
         lines.append(((job.id, "cyan"), (f"  {job.session_id}", "blue"), (f"  {job.state}", ""), (attempts + why, "")))
-    Output().result(record, lines, as_json=options.as_json)
+    options.report(record, lines)
 
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
@@ -266,8 +236,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirm
 
 @contextmanager
 def _bank(options: Options, *, create: bool = False) -> Iterator[tuple[MemoryStore, UserStore]]:
-    from deltamem.cli.output import Display
-
     owner = options.required_owner
     with Display() as display, store(options, create=create, progress=display.rebuilding) as opened:
         yield opened, opened.bank(owner)
@@ -309,12 +277,12 @@ def search(
         width = max((len(hit.memory.id) for hit in ranking.hits), default=0)
         for hit, why in zip(ranking.hits, ranking.reasons, strict=True):
             explained = {"explanation": why} if kinds else {}
-            memories.append(record_of(MemoryRecord.of(hit.memory)) | {"similarity": similarity(hit)} | explained)
-            lines.append(((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)))
+            memories.append(MemoryRecord.of(hit.memory).as_json() | {"similarity": similarity(hit)} | explained)
+            lines.append(((f"{hit.similarity:.3f}  ", ""), *_memory_line(hit.memory, width)))
             if kinds:
                 lines.append(((f"       {why}", "magenta"),))
         results.append({"query": text, "memories": memories})
-    Output().result({"owner": options.required_owner, "results": results}, lines, as_json=options.as_json)
+    options.report({"owner": options.required_owner, "results": results}, lines)
 
 
 async def _ranked(searcher: Searcher, texts: list[str], k: int, wanted: dict[str, Any] | None) -> list[Ranking]:
@@ -399,8 +367,8 @@ def rollback(
 def _report(options: Options, entry: Entry, sentence: str) -> None:
     """Report a journal entry and what it changed."""
     changes = [change for change in entry.changes if change.event is not ChangeEvent.NONE]
-    record = {"owner": options.required_owner, **record_of(EntryRecord.of(entry))}
-    Output().result(record, [((sentence, ""),), *map(change_line, changes)], as_json=options.as_json)
+    record = {"owner": options.required_owner, **EntryRecord.of(entry).as_json()}
+    options.report(record, [sentence, *map(change_line, changes)])
 
 
 def import_(
@@ -426,7 +394,7 @@ def import_(
         owned.reload()
     sentence = f"{counts.memories} memories and {counts.entries} journal entries read from {file}"
     record = {"owner": options.required_owner, **counts._asdict()}
-    Output().result(record, [((sentence, ""),)], as_json=options.as_json)
+    options.report(record, [sentence])
 
 
 def forget(
@@ -459,9 +427,9 @@ def forget(
         return
     with store(options) as opened:
         erasure = opened.erase_owner(owner)
-    record = {"owner": owner, **record_of(ErasureRecord.of(erasure))}
+    record = {"owner": owner, **ErasureRecord.of(erasure).as_json()}
     counts = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues"
-    Output().result(record, [((f"{counts} of {owner!r} are erased", ""),)], as_json=options.as_json)
+    options.report(record, [f"{counts} of {owner!r} are erased"])
 
 
 def audit(options: Options) -> None:
@@ -472,11 +440,11 @@ def audit(options: Options) -> None:
         require_entries(options, journal)
     with _bank(options) as (_, owned):
         found = audit_owner(owned, options.person or options.required_owner)
-    record = {"owner": owned.owner, **record_of(AuditRecord.of(found))}
+    record = {"owner": owned.owner, **AuditRecord.of(found).as_json()}
     lines: list[Line] = [
         ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
         for finding in found.findings
     ]
     counts = f"{'' if found.complete else 'the first '}{len(found.findings)} findings in {found.memories} memories"
     lines.append(((f"{counts}, {found.without_source} of them without a stored session", ""),))
-    Output().result(record, lines, as_json=options.as_json)
+    options.report(record, lines)

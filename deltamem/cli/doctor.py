@@ -95,7 +95,7 @@ def _embedder(name: str) -> Check:
 
 
 def _model(options: Options) -> Check:
-    from deltamem.cli.add import load
+    from deltamem.cli.model import load
 
     if options.base_url is not None:
         return asyncio.run(_endpoint(options))
@@ -111,7 +111,7 @@ def _model(options: Options) -> Check:
 
 
 async def _endpoint(options: Options) -> Check:
-    from deltamem.cli.add import connect
+    from deltamem.cli.model import connect
 
     try:
         endpoint = await connect(options)

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from deltamem.cli.add import episode_of
+from deltamem.cli.model import available_model, episode_of
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Display, utf8
-from deltamem.cli.serve import available_model
 from deltamem.errors import DeltaMemError
 
 _GRACE = 1.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from deltamem.cli.output import note, utf8
+from deltamem.cli.output import Line, Output, note, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal, Point
@@ -95,6 +95,10 @@ class Options:
     person: Annotated[
         str | None, _option("--person", "How memories name the person; by default as --owner does.", "NAME", _MODEL)
     ] = None
+
+    def report(self, record: Mapping[str, Any], lines: Iterable[Line]) -> None:
+        """Write a result to standard output, as JSON or for people."""
+        Output().result(record, lines, as_json=self.as_json)
 
     @property
     def required_owner(self) -> str:

@@ -28,8 +28,9 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")
 """Invisible, but part of how several scripts and emoji are written."""
 
-Line = tuple[tuple[str, str], ...]
-"""Pieces of text, each with a rich style (empty for none)."""
+Pieces = tuple[tuple[str, str], ...]
+"""Pieces of a line, each with a rich style (empty for none)."""
+Line = str | Pieces
 
 
 def visible(text: str) -> str:
@@ -76,10 +77,11 @@ class Output:
 
     def lines(self, lines: Iterable[Line]) -> None:
         """Write lines; what hides or steers in their texts is made visible."""
+        pieces = (((line, ""),) if isinstance(line, str) else line for line in lines)
         if self._plain:
-            self._write("".join(visible(text) for text, _ in line).rstrip() + "\n" for line in lines)
+            self._write("".join(visible(text) for text, _ in line).rstrip() + "\n" for line in pieces)
             return
-        for line in lines:
+        for line in pieces:
             self._console.print(Text.assemble(*((visible(text), style) for text, style in line)))
 
     def json(self, document: Mapping[str, Any]) -> None:

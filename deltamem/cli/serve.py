@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from deltamem.cli.add import episode_of, loaded_model, unchecked
+from deltamem.cli.model import available_model, episode_of, load_embedder
 from deltamem.cli.options import Options, check_bank, store
-from deltamem.cli.output import Display, Line, Output, note, utf8
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
+from deltamem.cli.output import Display, Line, note, utf8
+from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
-    from deltamem.bank.store import MemoryStore
-    from deltamem.policy import Policy
     from deltamem.server.keys import Key, Keys, Scope
     from deltamem.server.service import ServerSettings
 
@@ -96,39 +93,6 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
                 await run(app, listening, started=lambda: note(f"serving {options.bank} at {address} ({how}; {who})"))
 
 
-def load_embedder(opened: MemoryStore) -> None:
-    """Load the embedding model, so that a missing one ends the command and the first request does not wait for it."""
-    from deltamem.embedding import is_endpoint
-
-    try:
-        opened.embedder.queries(["memory"])
-    except EmbedderUnavailableError as error:
-        if not is_endpoint(opened.embedder.name):
-            raise
-        note(f"the embedding model does not answer yet: {error}")
-
-
-@asynccontextmanager
-async def available_model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy | None, int | None]]:
-    """The model that the options name, which need not answer yet; None if they name none."""
-    if options.base_url is None and options.checkpoint is None:
-        yield None, None
-        return
-    try:
-        async with loaded_model(options, thinking=thinking) as found:
-            yield found
-    except LLMError as error:
-        if options.model is None:
-            raise
-        # The sessions wait in the queue until it is there.
-        note(f"the model does not answer yet: {error}")
-        policy = unchecked(options, options.model, thinking=thinking)
-        try:
-            yield policy, options.window
-        finally:
-            await policy.llm.close()
-
-
 def store_keys(options: Options) -> Keys:
     """The API keys of a bank, which is made if there is none."""
     from deltamem.server.keys import KEYS_FILE, Keys
@@ -182,8 +146,8 @@ def create_key(
     scopes = _scopes(scope or _SCOPES, Scope)
     with store_keys(options) as keys:
         key, token = keys.create(utf8(name, "the name"), None if all_owners else named, scopes)
-    lines = [_key_line(key), (("", ""),), ((f"token  {token}", "bold"),), (("it is shown only now", ""),)]
-    Output().result(_key_record(key) | {"token": token}, lines, as_json=options.as_json)
+    lines = [_key_line(key), "", ((f"token  {token}", "bold"),), "it is shown only now"]
+    options.report(_key_record(key) | {"token": token}, lines)
 
 
 def _scopes(given: tuple[str, ...] | list[str], kind: type[Scope]) -> list[Scope]:
@@ -198,7 +162,7 @@ def list_keys(options: Options) -> None:
     check_bank_or_keys(options)
     with store_keys(options) as keys:
         found = keys.list()
-    Output().result({"keys": [_key_record(key) for key in found]}, map(_key_line, found), as_json=options.as_json)
+    options.report({"keys": [_key_record(key) for key in found]}, map(_key_line, found))
 
 
 def revoke_key(options: Options, key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.")]) -> None:
@@ -206,7 +170,7 @@ def revoke_key(options: Options, key_id: Annotated[str, typer.Argument(metavar="
     check_bank_or_keys(options)
     with store_keys(options) as keys:
         key = keys.revoke(utf8(key_id, "the id"))
-    Output().result(_key_record(key), [_key_line(key)], as_json=options.as_json)
+    options.report(_key_record(key), [_key_line(key)])
 
 
 def check_bank_or_keys(options: Options) -> None:
@@ -234,7 +198,7 @@ def _pause(options: Options, paused: bool) -> None:
         counts = journal.queue.counts()
     waiting = sum(count for state, count in counts.items() if state in ("queued", "running"))
     sentence = f"{'paused' if paused else 'going on'}; {waiting} sessions wait"
-    Output().result({"paused": paused, "waiting": waiting}, [((sentence, ""),)], as_json=options.as_json)
+    options.report({"paused": paused, "waiting": waiting}, [((sentence, ""),)])
 
 
 class KeyCommands:

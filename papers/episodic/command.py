@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from deltamem.cli.add import loaded_model
-from deltamem.cli.commands import MemoryId, change_line, record_of
+from deltamem.cli.commands import MemoryId, change_line
+from deltamem.cli.model import loaded_model
 from deltamem.cli.options import Options, note_if_empty, past, require_entries, store
-from deltamem.cli.output import Line, Output, utf8
+from deltamem.cli.output import Line, Pieces, utf8
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.records import ChangeRecord, OriginRecord
 
@@ -67,12 +67,12 @@ async def _add(options: Options, trajectories: Sequence[AgentTrajectory], *, kee
                 else:
                     code = max(code, int(str(done.outcome) == "unreadable"))
                     record, lines = _ingested(done)
-                Output().result(record, lines, as_json=options.as_json)
+                options.report(record, lines)
     return code
 
 
 def _ingested(done: Ingested) -> tuple[dict[str, Any], list[Line]]:
-    changes = [record_of(ChangeRecord.of(change)) for change in done.changes]
+    changes = [ChangeRecord.of(change).as_json() for change in done.changes]
     record = asdict(replace(done, changes=())) | {"changes": changes, "usage": dict(done.usage)}
     lines: list[Line] = [((done.trajectory, "cyan"), (f"  {done.outcome}  {done.usage.calls} calls", ""))]
     lines += [(("  ", ""), *_episode_line(one)) for one in done.episodes]
@@ -96,7 +96,7 @@ def list_(options: Options) -> None:
         "reflections": [asdict(one) for one in reflections],
     }
     lines = [*map(_episode_line, episodes), *(_reflection_line(one) for one in reflections)]
-    Output().result(record, lines, as_json=options.as_json)
+    options.report(record, lines)
 
 
 def show(options: Options, memory_id: MemoryId) -> None:
@@ -121,7 +121,7 @@ def show(options: Options, memory_id: MemoryId) -> None:
             lines += _fields(asdict(turn), "action", "thought", "achieved_why")
     elif kind is Kind.REFLECTION:
         reflection = Reflection.of(memory)
-        record = asdict(reflection) | {"origins": [record_of(OriginRecord.of(origin)) for origin in origins]}
+        record = asdict(reflection) | {"origins": [OriginRecord.of(origin).as_json() for origin in origins]}
         lines = [_reflection_line(reflection), *_fields(record, "use_cases", "hints")]
         for origin in origins:
             numbers = ", ".join(dict.fromkeys(str((turn.number + 1) // 2) for turn in origin.turns)) or "-"
@@ -129,7 +129,7 @@ def show(options: Options, memory_id: MemoryId) -> None:
             lines += [((f"    {turn.role}: {turn.content}", ""),) for turn in origin.turns if turn.content]
     else:
         raise NotFoundError(f"{memory_id} is neither an episode nor a reflection; see `deltamem episodes list`")
-    Output().result({"owner": journal.name, **record}, lines, as_json=options.as_json)
+    options.report({"owner": journal.name, **record}, lines)
 
 
 def recall(
@@ -158,16 +158,16 @@ def recall(
     for episode, close in found.episodes:
         lines.append(((f"{close:.3f}  ", ""), *_episode_line(episode)))
         lines += _fields(asdict(episode), "reflection")
-    Output().result(record, lines, as_json=options.as_json)
+    options.report(record, lines)
 
 
-def _episode_line(one: EpisodeSummary) -> Line:
+def _episode_line(one: EpisodeSummary) -> Pieces:
     turns = f"{one.trajectory} turns {one.first}-{one.last}"
     result = ("achieved", "green") if one.achieved else ("failed", "red")
     return (one.id, "cyan"), ("  ", ""), (turns, "blue"), ("  ", ""), result, (f"  {one.intent}", "")
 
 
-def _reflection_line(one: Reflection) -> Line:
+def _reflection_line(one: Reflection) -> Pieces:
     return (one.id, "cyan"), (f"  {one.confidence:.1f}  ", "blue"), (one.title, "bold")
 
 

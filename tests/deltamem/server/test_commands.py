@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from deltamem.bank.store import MemoryStore
 from deltamem.cli.app import app
-from deltamem.cli.serve import load_embedder
+from deltamem.cli.model import load_embedder
 from deltamem.errors import EmbedderUnavailableError
 from deltamem.server.keys import Keys
 from deltamem.server.runner import listen
