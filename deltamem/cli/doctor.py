@@ -6,11 +6,10 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from deltamem.cli.options import Options
-from deltamem.cli.output import Line, Output, visible
+from deltamem.cli.output import Output, visible
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
@@ -49,85 +48,53 @@ def doctor(options: Options) -> int:
     for check in _checks(options):
         checks.append(check)
         if not options.as_json:
-            output.lines([_line(check)])
+            status = str(check.status).ljust(6), _STYLES[check.status]
+            output.lines([(status, (visible(check.name).ljust(22), "cyan"), (f"  {check.detail}", ""))])
     failed = any(check.status is Status.FAIL for check in checks)
     if options.as_json:
         output.json({"ok": not failed, "checks": [check._asdict() for check in checks]})
     return 1 if failed else 0
 
 
-def _line(check: Check) -> Line:
-    return (
-        (str(check.status).ljust(6), _STYLES[check.status]),
-        (visible(check.name).ljust(22), "cyan"),
-        (f"  {check.detail}", ""),
-    )
-
-
 def _checks(options: Options) -> Iterator[Check]:
-    yield from _packages()
-    yield _embedder(options.embedder)
-    yield _model(options)
-    yield _disk(options.bank)
-    yield from _bank(options)
-
-
-def _packages() -> Iterator[Check]:
+    from deltamem.embedding import load_embedder
     from deltamem.runs import versions
 
     found = versions(_PACKAGES)
-    for name in ("python", "deltamem", *_PACKAGES):
-        if name in found:
-            yield Check(name, Status.OK, found[name])
-    for name in _PACKAGES:
-        if name not in found:
-            yield Check(name, Status.WARN, "not installed")
-
-
-def _embedder(name: str) -> Check:
-    from deltamem.embedding import load_embedder
-
+    installed = [name for name in ("python", "deltamem", *_PACKAGES) if name in found]
+    yield from (Check(name, Status.OK, found[name]) for name in installed)
+    yield from (Check(name, Status.WARN, "not installed") for name in _PACKAGES if name not in found)
     try:
-        dimension = load_embedder(name).documents(["What is known?"]).shape[1]
+        dimension = load_embedder(options.embedder).documents(["What is known?"]).shape[1]
+        yield Check("embedder", Status.OK, f"{options.embedder} works, {dimension} dimensions")
     except DeltaMemError as error:
-        return Check("embedder", Status.FAIL, str(error))
-    return Check("embedder", Status.OK, f"{name} works, {dimension} dimensions")
+        yield Check("embedder", Status.FAIL, str(error))
+    try:
+        yield _model(options)
+    except DeltaMemError as error:
+        yield Check("model", Status.FAIL, str(error))
+    folder = options.bank.absolute()
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    yield Check("disk space", Status.OK if free >= _LITTLE_SPACE else Status.WARN, f"{free / 2**30:.1f} GiB free")
+    yield from _bank(options)
 
 
 def _model(options: Options) -> Check:
-    from deltamem.cli.model import load
+    from deltamem.cli.model import connect, load
 
-    if options.base_url is not None:
-        return asyncio.run(_endpoint(options))
-    if options.checkpoint is None:
+    if options.base_url is None and options.checkpoint is None:
         return Check(
             "model", Status.WARN, "not checked; `add` needs an endpoint (--base-url) or a checkpoint (--checkpoint)"
         )
-    try:
+    if options.base_url is None and options.checkpoint is not None:
         policy = load(options, options.checkpoint)
-    except DeltaMemError as error:
-        return Check("model", Status.FAIL, str(error))
-    return Check("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
-
-
-async def _endpoint(options: Options) -> Check:
-    from deltamem.cli.model import connect
-
-    try:
-        endpoint = await connect(options)
-    except DeltaMemError as error:
-        return Check("model", Status.FAIL, str(error))
-    model, served = endpoint.policy.llm.model, endpoint.served
+        return Check("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
+    endpoint = asyncio.run(connect(options))
+    name, served = endpoint.policy.name, endpoint.served
     window = f"window of {endpoint.window} tokens" if endpoint.window else "window not known; give it with --window"
-    if served is not None and model not in served:
-        return Check("model", Status.WARN, f"{endpoint.policy.name} answers, but is not in the list of models; {window}")
-    return Check("model", Status.OK, f"{endpoint.policy.name} answers; {window}")
-
-
-def _disk(folder: Path) -> Check:
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    return Check("disk space", Status.OK if free >= _LITTLE_SPACE else Status.WARN, f"{free / 2**30:.1f} GiB free")
+    if served is not None and endpoint.policy.llm.model not in served:
+        return Check("model", Status.WARN, f"{name} answers, but is not in the list of models; {window}")
+    return Check("model", Status.OK, f"{name} answers; {window}")
 
 
 def _bank(options: Options) -> Iterator[Check]:

@@ -34,11 +34,7 @@ class Endpoint(NamedTuple):
 
 
 async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
-    """The model behind the endpoint that the options name, once it has answered.
-
-    Raises:
-        DeltaMemError: If no endpoint is named, it does not answer, or does not say which model to take.
-    """
+    """The model behind the endpoint that the options name, once it has answered."""
     from deltamem.llm import LLM
     from deltamem.policy import EndpointPolicy
 
@@ -92,11 +88,7 @@ def _answer_tokens(window: int) -> int:
 
 
 def load(options: Options, folder: Path) -> CheckpointPolicy:
-    """Load the model of a checkpoint folder into this process, on the GPU if there is one.
-
-    Raises:
-        DeltaMemError: If the folder holds no trained model that can be run here, or a package for it is missing.
-    """
+    """Load the model of a checkpoint folder into this process, on the GPU if there is one."""
     episode = episode_of(folder)
     try:
         from deltamem.local_policy import CheckpointPolicy
@@ -115,11 +107,7 @@ def load(options: Options, folder: Path) -> CheckpointPolicy:
 
 @asynccontextmanager
 async def loaded_model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy, int | None]]:
-    """The model behind the endpoint or else the one in the checkpoint folder, and its window.
-
-    Raises:
-        LLMError: If the endpoint does not answer.
-    """
+    """The model behind the endpoint or else the one in the checkpoint folder, and its window."""
     if options.base_url is None and options.checkpoint is not None:
         policy = load(options, options.checkpoint)
         try:
@@ -156,11 +144,7 @@ async def available_model(options: Options, *, thinking: bool) -> AsyncIterator[
 
 
 def episode_of(checkpoint: Path | None) -> EpisodeConfig:
-    """The prompts of a trained model, or else the usual ones.
-
-    Raises:
-        DeltaMemError: If the folder holds no trained model.
-    """
+    """The prompts of a trained model, or else the usual ones."""
     from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config
 
     if checkpoint is None:

@@ -102,11 +102,7 @@ class Options:
 
     @property
     def required_owner(self) -> str:
-        """The owner.
-
-        Raises:
-            DeltaMemError: If none is named.
-        """
+        """The owner."""
         if not self.owner:
             raise DeltaMemError("whose memory? name the owner with --owner NAME or in DELTAMEM_OWNER")
         return self.owner
@@ -160,22 +156,14 @@ def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
 
 
 def check_bank(options: Options) -> None:
-    """Make sure that there is a bank, so that reading never makes one.
-
-    Raises:
-        DeltaMemError: If there is none.
-    """
+    """Make sure that there is a bank, so that reading never makes one."""
     if not (options.bank / JOURNAL_FILE).is_file():
         raise DeltaMemError(f"{options.bank}: no memory bank there; `deltamem add`, `remember` or `import` makes one")
 
 
 @contextmanager
 def past(options: Options) -> Iterator[OwnerJournal]:
-    """The owner's journal, read only: no lock, no vectors, so it works while an application holds the bank.
-
-    Raises:
-        DeltaMemError: If there is no bank, or it cannot be read.
-    """
+    """The owner's journal, read only: no lock, no vectors, so it works while an application holds the bank."""
     owner = options.required_owner
     check_bank(options)
     with Journal.open(options.bank / JOURNAL_FILE, read_only=True) as journal:
@@ -191,11 +179,7 @@ def note_if_empty(options: Options, journal: OwnerJournal) -> bool:
 
 
 def require_entries(options: Options, journal: OwnerJournal) -> None:
-    """Make sure that something is known of the owner.
-
-    Raises:
-        DeltaMemError: If nothing is.
-    """
+    """Make sure that something is known of the owner."""
     if not journal.head:
         raise DeltaMemError(f"{options.bank} holds nothing of {journal.name!r}")
 
@@ -208,9 +192,6 @@ def store(options: Options, *, create: bool = False, progress: Progress | None =
         options: Name the bank and the embedder.
         create: Make the bank if there is none.
         progress: Called while an index is rebuilt.
-
-    Raises:
-        DeltaMemError: If there is no bank, another process holds it, or it cannot be read.
     """
     from deltamem.bank.store import MemoryStore
     from deltamem.embedding import LazyEmbedder
@@ -223,11 +204,7 @@ def store(options: Options, *, create: bool = False, progress: Progress | None =
 
 
 def parse_point(text: str, journal: OwnerJournal) -> Point:
-    """A point as it is given on the command line, see `OwnerJournal.point`.
-
-    Raises:
-        DeltaMemError: If it is none.
-    """
+    """A point as it is given on the command line, see `OwnerJournal.point`."""
     return journal.point(utf8(text, "the point"))
 
 
@@ -237,10 +214,6 @@ def confirm(question: str, *, yes: bool) -> None:
     Args:
         question: What is about to happen.
         yes: The answer was given beforehand.
-
-    Raises:
-        DeltaMemError: If there is no terminal to ask on.
-        typer.Exit: If the answer is no.
     """
     if yes:
         return

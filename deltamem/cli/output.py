@@ -114,11 +114,7 @@ def note(message: str) -> None:
 
 
 def utf8(text: str, what: str) -> str:
-    """An argument as it was given.
-
-    Raises:
-        DeltaMemError: If it holds bytes that are no text.
-    """
+    """An argument as it was given."""
     try:
         text.encode()
     except UnicodeEncodeError:

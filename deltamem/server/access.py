@@ -37,9 +37,6 @@ class Access:
         Args:
             keys: The keys; None, or a file in which none was ever made, leaves the server open to this machine.
             rate_limit: What one key may ask, such as ``600/minute``, several of them separated by ``;``; None for no limit.
-
-        Raises:
-            DeltaMemError: If the limit cannot be read.
         """
         self.keys = keys
         try:
@@ -54,11 +51,7 @@ class Access:
         return self.keys is None or self.keys.none
 
     def key(self, request: Request) -> Key:
-        """The key of a request.
-
-        Raises:
-            Problem: 401 without a good token, 403 for a browser that another site steers, 429 above the limit.
-        """
+        """The key of a request; else 401 (no good token), 403 (a browser that another site steers) or 429 (too many)."""
         token = token_of(request)
         if self.open:
             _check_local(request)
@@ -123,27 +116,15 @@ def identify(request: Request) -> Key:
 
 
 def allow(key: Key, scope: Scope) -> None:
-    """Make sure that a key has a scope.
-
-    Raises:
-        Problem: 403 if it has not.
-    """
+    """Make sure that a key has a scope; else 403."""
     if scope not in key.scopes:
         raise Problem(403, f"this API key lacks the scope {scope}")
 
 
 def authorize(service: Service, key: Key, owner: str, scope: Scope, *, create: bool = False) -> MemoryManager:
-    """The memory of an owner, for a key. It may read the disk: call it in a thread.
+    """The memory of an owner, for a key with a scope; else 403. It may read the disk: call it in a thread.
 
-    Args:
-        service: The service.
-        key: Who asks.
-        owner: Whose memory.
-        scope: What for.
-        create: Whether the owner may be new; else one of whom nothing is known is answered like a foreign one.
-
-    Raises:
-        Problem: 404 if the owner is another's or not known, 403 if the scope is missing.
+    A foreign owner is 404, and so, unless he may be new (`create`), is one of whom nothing is known.
     """
     if not key.opens(owner):
         raise not_found()
@@ -159,11 +140,7 @@ _LONGEST_NAME = 256
 
 
 def header_text(request: Request, name: str) -> str | None:
-    """A header that may hold any text, percent-encoded; None if it is not there.
-
-    Raises:
-        Problem: 400 if it is no text that can be printed, or a long one.
-    """
+    """A header that may hold any text, percent-encoded; None if it is not there, 400 if it cannot be read."""
     given = request.headers.get(name)
     if given is None:
         return None
@@ -179,8 +156,7 @@ def header_text(request: Request, name: str) -> str | None:
 def named_owner(request: Request, key: Key) -> str:
     """Whose memory is meant where the path does not say it: by the header, or else the only owner of the key.
 
-    Raises:
-        Problem: 400 if that is not clear, 404 if the header names somebody else.
+    It is 400 if that is not clear, and 404 if the header names somebody whom the key does not open.
     """
     owner = header_text(request, OWNER_HEADER)
     if owner is None:

@@ -94,11 +94,7 @@ class MCPState:
         return self.caller().key.name
 
     async def memory(self, scope: Scope) -> MemoryManager:
-        """The memory of the caller, if the key has a scope.
-
-        Raises:
-            Problem: If it has not.
-        """
+        """The memory of the caller, if the key has a scope."""
         caller = self.caller()
         return await anyio.to_thread.run_sync(lambda: authorize(self.service, caller.key, caller.owner, scope, create=True))
 
@@ -322,11 +318,7 @@ async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval
 
 
 async def _agreed(ctx: Ctx, approval: ElicitationResult[Approval], scope: Scope) -> MemoryManager:
-    """The memory to change, if the person has agreed.
-
-    Raises:
-        ToolError: If not.
-    """
+    """The memory to change, if the person has agreed."""
     if isinstance(approval, AcceptedElicitation) and approval.data.confirm:
         return await state_of(ctx).memory(scope)
     if _asks(ctx):
@@ -488,11 +480,7 @@ class MemoryServer(MCPServer[MCPState]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[MCPState, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool.
-
-        Raises:
-            ToolError: If it cannot do what was asked; the message is one sentence.
-        """
+        """Call a tool."""
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -501,11 +489,7 @@ class MemoryServer(MCPServer[MCPState]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[MCPState, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        """Read a resource.
-
-        Raises:
-            ResourceError: If it cannot be read; the message is one sentence.
-        """
+        """Read a resource."""
         try:
             return await super().read_resource(uri, context)
         except UnexpectedResourceError as error:
@@ -515,11 +499,7 @@ class MemoryServer(MCPServer[MCPState]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[MCPState, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        """Fill in a prompt.
-
-        Raises:
-            MCPError: If that is not possible; the message is one sentence.
-        """
+        """Fill in a prompt."""
         try:
             return await super().get_prompt(name, arguments, context)
         except ValueError as error:
@@ -629,10 +609,6 @@ class MCPRoute(Route):
 
 
 def _caller(request: Request) -> MCPCaller:
-    """The key of a request and the owner that it means.
-
-    Raises:
-        Problem: 401, 403 or 429 like everywhere, 400 if it is not clear who is meant, and 404 if it is somebody else.
-    """
+    """The key of a request and the owner that it means."""
     key = identify(request)
     return MCPCaller(key, named_owner(request, key))

@@ -48,11 +48,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one.
-
-    Raises:
-        OSError: If the address is in use or not this machine's.
-    """
+    """A bound socket; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle's algorithm off for no other socket: 40 ms on each answer.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -116,11 +112,7 @@ def _seldom_collecting() -> Iterator[None]:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Send spans to a collector while the block runs, if ``OTEL_EXPORTER_OTLP_ENDPOINT`` names one.
-
-    Raises:
-        DeltaMemError: If the packages for it are missing.
-    """
+    """Send spans to a collector while the block runs, if ``OTEL_EXPORTER_OTLP_ENDPOINT`` names one."""
     if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         yield
         return

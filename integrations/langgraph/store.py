@@ -48,11 +48,7 @@ class ItemError(DeltaMemError, ValueError):
 
 
 def owner_of(namespace: tuple[str, ...]) -> str:
-    """The owner that a namespace stands for.
-
-    Raises:
-        ItemError: If the namespace is empty.
-    """
+    """The owner that a namespace stands for."""
     if not namespace:
         raise ItemError("the namespace is empty: it names the owner of the memories")
     return ".".join(namespace)
@@ -110,11 +106,7 @@ class DeltaMemStore(BaseStore):
         self._lock = threading.Lock()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry out operations; `abatch` in an event loop.
-
-        Raises:
-            ItemError: If one cannot be carried out; nothing is written then.
-        """
+        """Carry out operations; `abatch` in an event loop."""
         reads, puts = self._sorted(ops)
         results = self._read(reads)
         for owner, by_key in puts.items():
@@ -124,11 +116,7 @@ class DeltaMemStore(BaseStore):
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry out operations.
-
-        Raises:
-            ItemError: If one cannot be carried out; nothing is written then.
-        """
+        """Carry out operations."""
         reads, puts = self._sorted(ops)
         results = await asyncio.to_thread(self._read, reads)
         for owner, by_key in puts.items():
@@ -289,11 +277,7 @@ def _metadata(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_put(op: PutOp) -> None:
-    """Refuse what cannot be a memory.
-
-    Raises:
-        ItemError: In one sentence.
-    """
+    """Refuse what cannot be a memory."""
     if op.ttl is not None:
         raise ItemError(f"key {op.key!r}: memories do not expire, so a ttl cannot be set")
     if op.value is None:

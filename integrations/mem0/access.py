@@ -112,22 +112,14 @@ Access = Annotated[Mem0Access, Depends(_access)]
 
 
 def opened_user(key: Key, owner: str, scope: Scope) -> None:
-    """Make sure that a key opens a user's memory for a scope.
-
-    Raises:
-        Problem: 404 if it is somebody else's, 403 without the scope.
-    """
+    """Make sure that a key opens a user's memory for a scope."""
     if not key.opens(owner):
         raise not_found()
     allow(key, scope)
 
 
 def user_of(entities: Mapping[str, Any]) -> str:
-    """Whose memory is meant.
-
-    Raises:
-        Problem: 400 if that is not said.
-    """
+    """Whose memory is meant."""
     if "user_id" not in entities:
         raise Problem(400, "user_id is missing: it says whose memory this is; agent_id, app_id and run_id alone do not")
     return user_name(entities["user_id"])

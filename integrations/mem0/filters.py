@@ -67,11 +67,7 @@ def utc(time: datetime) -> datetime:
 
 
 def read_time(given: object, where: str) -> datetime:
-    """A time as mem0 takes it: seconds since 1970, or ISO 8601, also only the date.
-
-    Raises:
-        FilterError: If it is neither; `where` begins the sentence.
-    """
+    """A time as mem0 takes it: seconds since 1970, or ISO 8601, also only the date."""
     try:
         if isinstance(given, str):
             return utc(datetime.fromisoformat(given))
@@ -86,9 +82,6 @@ def users_of(filters: Mapping[str, object]) -> list[str]:
     """Whose memories a filter is about.
 
     That must be said where it holds for all that is found: at the top, or in an AND there.
-
-    Raises:
-        FilterError: If it is not said, or somebody is meant who has no name.
     """
     named = [users for condition in _holding(filters, 1) for users in [_users(condition)]]
     if not named:
@@ -122,11 +115,7 @@ def _users(condition: object) -> list[str]:
 
 
 def user_name(given: object) -> str:
-    """The name of a user.
-
-    Raises:
-        FilterError: If it cannot be one.
-    """
+    """The name of a user."""
     if not isinstance(given, str) or not 0 < len(given) <= 256:
         raise FilterError("user_id must be a text of 1 to 256 characters")
     if given == _ANY:
@@ -143,9 +132,6 @@ def read_mem0_filter(filters: Mapping[str, object]) -> Test:
 
     Returns:
         A function that tells of a memory's `View` whether the filter holds.
-
-    Raises:
-        FilterError: If it cannot be understood, or a field or operator of it is not supported.
     """
     return read_filter(_translated(filters, 1))
 

@@ -214,11 +214,7 @@ _FIELDS = ("id", "memory", "user_id", *ENTITIES, "metadata", "categories", "crea
 
 
 def read_fields(names: Sequence[str]) -> set[str]:
-    """The fields that an answer shall have.
-
-    Raises:
-        FilterError: If there is no such field.
-    """
+    """The fields that an answer shall have."""
     for name in names:
         if name not in _FIELDS:
             raise FilterError(f"fields: {name!r} is not supported by this server; there are {', '.join(_FIELDS)}")

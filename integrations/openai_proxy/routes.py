@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -59,11 +59,7 @@ class ProxyRoutes(Routes):
     """The connections to the upstream, and the watch over conversations that have ended."""
 
     def __init__(self, service: Service) -> None:
-        """Bind a service; nothing runs before the proxy does.
-
-        Raises:
-            DeltaMemError: If the upstream's address is none.
-        """
+        """Bind a service; nothing runs before the proxy does."""
         super().__init__(service)
         settings = service.settings.plugins.get("openai_proxy", ProxySettings())
         assert isinstance(settings, ProxySettings)
@@ -105,51 +101,125 @@ class ProxyRoutes(Routes):
     def router(self) -> APIRouter:
         """The routes. They are the upstream's, so they are not in the description of this server."""
         routes = APIRouter(prefix="/proxy/v1", include_in_schema=False)
-
-        @routes.post("/chat/completions")
-        async def chat_completions(request: Request, key: Caller) -> Response:
-            proxy, service = self._proxy(), self.service
-            body = await request.body()
-            mode = request.headers.get("x-deltamem-mode", "on")
-            if mode not in _MODES:
-                raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
-            owner = named_owner(request, key)
-            for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
-                allow(key, scope)
-            if mode == "on" and not service.has_model:
-                mode = "read"
-            name, person = header_text(request, "X-DeltaMem-Session"), header_text(request, "X-DeltaMem-Person")
-            conversation = None
-            if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(service.known, owner)):
-                try:
-                    manager = await anyio.to_thread.run_sync(service.manager_of, owner)
-                    told = _Conversation(manager, person or manager.person_name, name)
-                    body = await _prepare(proxy, told, body)
-                    conversation = told if mode == "on" and told.turns else None
-                except Exception as error:
-                    mode = "error"
-                    _log("recalled", error)
-            return await _forward(proxy, request, "chat/completions", body, mode, conversation)
-
-        @routes.get("/models")
-        async def models(request: Request, key: Caller) -> Response:
-            allow(key, Scope.READ)
-            return await _forward(self._proxy(), request, "models")
-
-        @routes.get("/models/{name:path}")
-        async def model(name: str, request: Request, key: Caller) -> Response:
-            allow(key, Scope.READ)
-            # The upstream's key must open nothing else: no other path, and no query in disguise.
-            if {"", ".", ".."}.intersection(name.split("/")):
-                raise not_found()
-            return await _forward(self._proxy(), request, f"models/{quote(name)}")
-
+        routes.post("/chat/completions")(self.chat_completions)
+        routes.get("/models")(self.models)
+        routes.get("/models/{name:path}")(self.model)
         return routes
 
-    def _proxy(self) -> ProxyRoutes:
+    async def chat_completions(self, request: Request, key: Caller) -> Response:
+        """Answer a conversation with what is remembered, and keep what is said."""
+        self._require_upstream()
+        body = await request.body()
+        mode = request.headers.get("x-deltamem-mode", "on")
+        if mode not in _MODES:
+            raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
+        owner = named_owner(request, key)
+        for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
+            allow(key, scope)
+        if mode == "on" and not self.service.has_model:
+            mode = "read"
+        name, person = header_text(request, "X-DeltaMem-Session"), header_text(request, "X-DeltaMem-Person")
+        kept = None
+        if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(self.service.known, owner)):
+            try:
+                manager = await anyio.to_thread.run_sync(self.service.manager_of, owner)
+                conversation = _Conversation(manager, person or manager.person_name, name)
+                body = await self._with_memories(conversation, body)
+                kept = conversation if mode == "on" and conversation.turns else None
+            except Exception as error:
+                mode = "error"
+                _log("recalled", error)
+        return await self._forward(request, "chat/completions", body, mode, kept)
+
+    async def models(self, request: Request, key: Caller) -> Response:
+        """The upstream's models."""
+        allow(key, Scope.READ)
+        return await self._forward(request, "models")
+
+    async def model(self, name: str, request: Request, key: Caller) -> Response:
+        """One of the upstream's models."""
+        allow(key, Scope.READ)
+        # The upstream's key must open nothing else: no other path, and no query in disguise.
+        if {"", ".", ".."}.intersection(name.split("/")):
+            raise not_found()
+        return await self._forward(request, f"models/{quote(name)}")
+
+    def _require_upstream(self) -> str:
         if self.settings.upstream is None:
             raise Problem(503, "this server is no proxy: it was started without --upstream")
-        return self
+        return self.settings.upstream.rstrip("/")
+
+    async def _with_memories(self, conversation: _Conversation, body: bytes) -> bytes:
+        """The body with what is remembered; its turns are noted in the conversation."""
+        # In threads, because images make bodies large.
+        text = body.decode()
+        messages = (await anyio.to_thread.run_sync(json.loads, text))["messages"]
+        places = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+        if not places:
+            return body
+        query, manager = text_of(messages[places[-1]].get("content")), conversation.manager
+        addition = ""
+        conversation.head = await anyio.to_thread.run_sync(lambda: manager.journal.head)
+        if conversation.head and query.strip():
+            async with asyncio.timeout(self.settings.recall):
+                hits = await manager.search(query, self.settings.memories)
+            addition = recalled_text([hit.memory for hit in hits], conversation.person)
+        spoken = (message for message in messages if message.get("role") in ("user", "assistant"))
+        turns = (Turn(message["role"], text_of(message.get("content"))) for message in spoken)
+        conversation.turns = [turn for turn in turns if turn.content.strip()]
+        if not addition:
+            return body
+        return (await anyio.to_thread.run_sync(_appended, text, places[-1], addition)).encode()
+
+    async def _forward(
+        self,
+        request: Request,
+        path: str,
+        body: bytes | None = None,
+        mode: str | None = None,
+        conversation: _Conversation | None = None,
+    ) -> Response:
+        """Send a request on and the answer back, and keep what was said once the upstream has taken it."""
+        url = httpx.URL(f"{self._require_upstream()}/{path}", query=request.url.query.encode() or None)
+        sent = self.client.build_request(request.method, url, headers=self._request_headers(request), content=body)
+        ours = {} if mode is None else {"X-DeltaMem-Memory": mode}
+        try:
+            upstream = await _answered(self.client.send(sent, stream=True), request)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it but the log
+        except httpx.TimeoutException:
+            raise Problem(504, "the model's server does not answer in time", ours) from None
+        except httpx.HTTPError:
+            raise Problem(502, "the model's server cannot be reached", ours) from None
+        answer = None
+        try:
+            if conversation is not None and upstream.is_success:
+                try:
+                    name = await asyncio.to_thread(conversation.keep)
+                    answer = _Answer(conversation, name)
+                except Exception as error:
+                    ours["X-DeltaMem-Memory"] = "error"
+                    _log("kept", error)
+            headers = [(name, value) for name, value in upstream.headers.raw if name.decode().lower() not in _NOT_RETURNED]
+            return _Relay(upstream, answer, [*headers, *((name.encode(), value.encode()) for name, value in ours.items())])
+        except BaseException:
+            await _close(upstream)
+            raise
+
+    def _request_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        headers = [
+            (name, value)
+            for name, value in request.headers.raw
+            if name.decode("latin-1") not in _NOT_SENT and not name.startswith(b"x-deltamem-")
+        ]
+        # As it is written, so that the answer can be read and still be sent on byte for byte.
+        headers.append((b"accept-encoding", b"identity"))
+        authorization = request.headers.get("authorization")
+        if self.settings.upstream_key is not None:
+            headers.append((b"authorization", f"Bearer {self.settings.upstream_key}".encode()))
+        elif request.app.state.access.open and authorization is not None:
+            headers.append((b"authorization", authorization.encode("latin-1")))
+        return headers
 
 
 @dataclass
@@ -176,74 +246,6 @@ class _Conversation:
         with owned.writing():
             kept = owned.journal.files.beside(Conversations)
             kept.answer(owned.journal, name, turn, self.person, since=self.head)
-
-
-async def _prepare(proxy: ProxyRoutes, conversation: _Conversation, body: bytes) -> bytes:
-    """The body with what is remembered; what is said in it is noted in the conversation."""
-    # In threads, because images make bodies large.
-    text = body.decode()
-    messages = (await anyio.to_thread.run_sync(json.loads, text))["messages"]
-    asked = [place for place, message in enumerate(messages) if message.get("role") == "user"]
-    if not asked:
-        return body
-    query, manager = text_of(messages[asked[-1]].get("content")), conversation.manager
-    addition = ""
-    conversation.head = await anyio.to_thread.run_sync(lambda: manager.journal.head)
-    if conversation.head and query.strip():
-        async with asyncio.timeout(proxy.settings.recall):
-            hits = await manager.search(query, proxy.settings.memories)
-        addition = recalled_text([hit.memory for hit in hits], conversation.person)
-    conversation.turns = [
-        Turn(message["role"], text_of(message.get("content"))) for message in messages if _is_spoken(message)
-    ]
-    if not addition:
-        return body
-    return (await anyio.to_thread.run_sync(_appended, text, asked[-1], addition)).encode()
-
-
-def _is_spoken(message: Mapping[str, Any]) -> bool:
-    return message.get("role") in ("user", "assistant") and bool(text_of(message.get("content")).strip())
-
-
-async def _forward(
-    proxy: ProxyRoutes,
-    request: Request,
-    path: str,
-    body: bytes | None = None,
-    mode: str | None = None,
-    conversation: _Conversation | None = None,
-) -> Response:
-    """Send a request on and the answer back, and keep what was said once the upstream has taken it."""
-    assert proxy.settings.upstream is not None
-    url = f"{proxy.settings.upstream.rstrip('/')}/{path}"
-    sent = proxy.client.build_request(
-        request.method,
-        httpx.URL(url, query=request.url.query.encode() or None),
-        headers=_request_headers(proxy, request),
-        content=body,
-    )
-    try:
-        upstream = await _answered(proxy.client.send(sent, stream=True), request)
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it but the log
-    except httpx.TimeoutException:
-        raise Problem(504, "the model's server does not answer in time", _said(mode)) from None
-    except httpx.HTTPError:
-        raise Problem(502, "the model's server cannot be reached", _said(mode)) from None
-    answer = None
-    try:
-        if conversation is not None and upstream.is_success:
-            try:
-                name = await asyncio.to_thread(conversation.keep)
-                answer = _Answer(conversation, name)
-            except Exception as error:
-                mode = "error"
-                _log("kept", error)
-        headers = [(name, value) for name, value in upstream.headers.raw if name.decode().lower() not in _NOT_RETURNED]
-        return _Relay(upstream, answer, [*headers, *((n.encode(), v.encode()) for n, v in _said(mode).items())])
-    except BaseException:
-        await _close(upstream)
-        raise
 
 
 async def _answered(sending: Coroutine[Any, Any, httpx.Response], request: Request) -> httpx.Response:
@@ -289,33 +291,13 @@ class _Relay(StreamingResponse):
             await _close(self._upstream)
 
 
-def _said(mode: str | None) -> dict[str, str]:
-    return {} if mode is None else {"X-DeltaMem-Memory": mode}
-
-
-def _request_headers(proxy: ProxyRoutes, request: Request) -> list[tuple[bytes, bytes]]:
-    headers = [
-        (name, value)
-        for name, value in request.headers.raw
-        if name.decode("latin-1") not in _NOT_SENT and not name.startswith(b"x-deltamem-")
-    ]
-    # As it is written, so that the answer can be read and still be sent on byte for byte.
-    headers.append((b"accept-encoding", b"identity"))
-    authorization = request.headers.get("authorization")
-    if proxy.settings.upstream_key is not None:
-        headers.append((b"authorization", f"Bearer {proxy.settings.upstream_key}".encode()))
-    elif request.app.state.access.open and authorization is not None:
-        headers.append((b"authorization", authorization.encode("latin-1")))
-    return headers
-
-
 @dataclass
 class _Answer:
     """Reads the text of an answer along as it goes by, and keeps it before the last of it has been sent on."""
 
     conversation: _Conversation
     name: str
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     rest: bytearray = field(default_factory=bytearray)
     size: int = 0
     finished: bool = False
@@ -332,7 +314,7 @@ class _Answer:
             data = line.strip()
             if not data.startswith(b"data:"):
                 continue
-            self._take(data.removeprefix(b"data:"), "delta")
+            self._read_choices(data.removeprefix(b"data:"), "delta")
 
     def plain_bytes(self, chunk: bytes) -> None:
         """Some bytes of a single object."""
@@ -341,20 +323,20 @@ class _Answer:
 
     def end(self) -> None:
         """All bytes of a single object were there."""
-        self._take(self.rest, "message")
+        self._read_choices(self.rest, "message")
 
     def _counted(self, chunk: bytes) -> bool:
         self.size += len(chunk)
         if self.size > _LARGEST_ANSWER:
-            self.said, self.rest = [], bytearray()
+            self.texts, self.rest = [], bytearray()
             return False
         return True
 
-    def _take(self, data: bytes | bytearray, part: str) -> None:
+    def _read_choices(self, data: bytes | bytearray, part: str) -> None:
         try:
             for choice in json.loads(data)["choices"]:
                 if choice.get("index", 0) == 0:
-                    self.said.append(text_of(choice[part].get("content")))
+                    self.texts.append(text_of(choice[part].get("content")))
                     self.finished = self.finished or choice.get("finish_reason") is not None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # [DONE], or nothing that we know
@@ -363,12 +345,11 @@ class _Answer:
         """Keep the answer, once, if it came to its end."""
         if not self.finished:
             return
-        text, self.said = "".join(self.said), []
+        text, self.texts = "".join(self.texts), []
         if not text.strip():
             return
         try:
-            told, turn = self.conversation, Turn("assistant", text)
-            await asyncio.to_thread(told.keep_answer, self.name, turn)
+            await asyncio.to_thread(self.conversation.keep_answer, self.name, Turn("assistant", text))
         except Exception as error:
             _log("kept", error)
 

@@ -10,12 +10,8 @@ import pytest
 from command_cases import MONDAY, lines_of, one_sentence, run, run_json, session
 from episode_texts import add, outputs
 from offline_people import labelled
-from transformers import AutoTokenizer
 
 from deltamem.episode import EPISODE_FILE, EpisodeConfig, save_episode_config
-from deltamem.local_policy import BatchGenerator, Generated
-from deltamem.training.config import TinyModelConfig
-from deltamem.training.tiny import build
 
 EPISODE = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 WINDOW = 1024
@@ -24,6 +20,9 @@ WINDOW = 1024
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with random weights."""
+    from deltamem.training.config import TinyModelConfig
+    from deltamem.training.tiny import build
+
     target = tmp_path_factory.mktemp("tiny") / "policy"
     sizes = TinyModelConfig(hidden_size=64, layers=2, head_dim=16, mlp_size=96, vocabulary=400, context=WINDOW)
     build(target, labelled(4, 3, seed=3), EPISODE, sizes, seed=0)
@@ -34,13 +33,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Lengths of the prompts and limits of the answers of a sampler that always adds the same memory."""
+    from transformers import AutoTokenizer
+
+    from deltamem.local_policy import BatchGenerator, Generated
+
     tokenizer = AutoTokenizer.from_pretrained(folder)
     said = tokenizer.encode(outputs(add("Ann's city is Boston.")), add_special_tokens=False)
     requests: list[tuple[int, int]] = []
 
     def generate(
-        self: BatchGenerator, prompts: Sequence[Sequence[int]], limits: Sequence[int], temperatures: Sequence[float]
-    ) -> list[Generated]:
+        self: object, prompts: Sequence[Sequence[int]], limits: Sequence[int], temperatures: Sequence[float]
+    ) -> list[object]:
         assert set(temperatures) == {0.0}
         requests.extend(zip(map(len, prompts), limits, strict=True))
         return [Generated([*said, tokenizer.eos_token_id], [], True) for _ in prompts]

@@ -20,6 +20,7 @@ from command_cases import (
     follow_rules,
     lines_of,
     on_a_terminal,
+    one_sentence,
     run,
     run_json,
     start,
@@ -67,59 +68,51 @@ def test_an_interrupt_loses_no_finished_session(bank: Path) -> None:
 def test_readers_work_while_an_application_holds_the_bank(boston: Path) -> None:
     with MemoryStore.open(boston, WordEmbedder()):
         reader = start(["show"], environment(boston), cheap=False)
-        writer = start(["search", "city"], environment(boston))
         shown, errors = reader.communicate(timeout=300)
         assert (reader.returncode, shown, errors) == (0, "m1  2026-03-02 09:00  Ann's city is Boston.\n", "")
-        found, errors = writer.communicate(timeout=300)
-    assert (writer.returncode, found, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith(f"error: {boston} is in use by process {os.getpid()};")
+        assert one_sentence(run("search", "city")).startswith(f"{boston} is in use by ")
 
 
 def test_a_reader_that_leaves_early_ends_the_command_quietly(bank: Path) -> None:
     write(bank, ("many", "2026-03-02T09:00", f"Ann likes tea {'very ' * 400}much."), copies=2000)
-    for arguments in (["show"], ["export"], ["diff", "@0"]):
-        process = start(arguments, environment(bank), cheap=False)
-        assert process.stdout is not None
-        assert process.stdout.read(10)
-        process.stdout.close()
-        process.stdout = None
-        _, errors = process.communicate(timeout=300)
-        assert (process.returncode, errors) == (141, ""), arguments
+    process = start(["export"], environment(bank), cheap=False)
+    assert process.stdout is not None
+    assert process.stdout.read(10)
+    process.stdout.close()
+    process.stdout = None
+    _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (141, "")
 
 
-def test_any_text_can_be_written_in_any_encoding(bank: Path) -> None:
+SEVERAL = """
+import json, sys
+from deltamem.cli.app import app
+for command in json.loads(sys.argv[1]):
+    try:
+        app(command)
+    except SystemExit as end:
+        assert not end.code, command
+    print()
+print(sorted({'numpy', 'chromadb', 'torch', 'openai', 'fastapi', 'rich.progress'} & set(sys.modules)))
+"""
+"""Runs several commands in one new process; last it prints which of the heavy packages were loaded."""
+
+
+def test_reading_loads_neither_numbers_nor_models_and_writes_in_any_encoding(bank: Path) -> None:
     write(bank, ("s", "2026-03-02T09:00", "Zoë likes 日本."))
     ascii_only = os.environ | environment(bank, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0", PYTHONPATH=WITH_TESTS)
-    shown = []
-    for arguments in (["show"], ["show", "--json"], ["export"]):
-        command = [sys.executable, "-m", "deltamem.cli", *arguments]
-        done = subprocess.run(command, env=ascii_only, capture_output=True)
-        assert (done.returncode, done.stderr) == (0, b"")
-        shown.append(done.stdout.decode())
+    commands = [["show"], ["show", "--json"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["export"]]
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", SEVERAL, json.dumps(commands)], env=ascii_only, capture_output=True)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode().splitlines()
+    assert shown[-1] == "[]"
     assert r"Zo\xeb likes \u65e5\u672c." in shown[0]
-    assert json.loads(shown[1])["memories"][0]["text"] == "Zoë likes 日本."
-    assert "Zoë likes 日本." in shown[2]
-
-
-def test_reading_loads_neither_numbers_nor_models_and_is_fast(bank: Path) -> None:
-    write(bank, ("s", "2026-03-02T09:00", "Ann likes tea."))
-    program = (
-        "import sys\n"
-        "from deltamem.cli.app import app\n"
-        "try:\n    app(sys.argv[1:])\n"
-        "except SystemExit:\n    pass\n"
-        "print(sorted({'numpy', 'chromadb', 'torch', 'openai', 'rich.progress'} & set(sys.modules)))\n"
-    )
-    seconds = []
-    for command in (["show"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["export"]):
-        began = resource.getrusage(resource.RUSAGE_CHILDREN)
-        process = [sys.executable, "-c", program, *command]
-        env = os.environ | environment(bank, PYTHONPATH=WITH_TESTS)
-        done = subprocess.run(process, env=env, capture_output=True, text=True)
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime)
-        assert (done.stdout.splitlines()[-1], done.stderr) == ("[]", ""), command
-    assert min(seconds) < 1.2  # 0.4 s on an idle machine; these are shared
+    assert json.loads(shown[2])["memories"][0]["text"] == "Zoë likes 日本."
+    assert "Zoë likes 日本." in done.stdout.decode().rpartition("entries")[2], "an export is UTF-8 everywhere"
+    seconds = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
+    assert seconds < 2.4  # 0.8 s on an idle machine; these are shared
 
 
 def test_the_bar_on_a_terminal_leaves_the_lines_alone(bank: Path, rules: Served, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The server of most tests."""
 
-from server_cases import server
+from server_cases import server, shared_server
 
-__all__ = ["server"]
+__all__ = ["server", "shared_server"]

@@ -1,95 +1,38 @@
-"""The MCP door, with the client of the mcp package: in this process, over standard input and output, and over HTTP."""
+"""MCP, with the client of the mcp package: in this process, over standard input and output, and over HTTP."""
 
 import itertools
 import json
 import logging
-import os
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from episode_texts import WordEmbedder
-from episodic_cases import BOOKING, Reviewer
-from episodic_cases import answer as reviewed
-from mcp import Client, StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
+from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
+from mcp_cases import INITIALIZE, MONDAY, NEW, OLD, SPEAKS, Person, both, call, connected, over_http, refusal, started, texts
 from rule_model import RulePolicy, answer
 from scripted_server import completion, serve
-from server_cases import CHEAP, ROOT, Server, serving
+from server_cases import CHEAP, Server, serving
 
 from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add
 from deltamem.episode import Message
 from deltamem.journal.journal import Journal
 from deltamem.manager import MemoryManager
-from deltamem.policy import Completion, Policy
-from deltamem.server.keys import Key, Scope
-from deltamem.server.mcp import MCPCaller, MemoryServer
-from deltamem.server.service import Service
-from papers.episodic.routes import EpisodeRoutes
-
-OLD, NEW = "legacy", "auto"
-"""How the client speaks: the protocol with a handshake, or the one of 2026-07-28 without."""
-both = pytest.mark.parametrize("mode", [OLD, NEW])
-MONDAY = "2026-03-02T09:00:00"
+from deltamem.policy import Completion
+from deltamem.server.keys import Scope
 
 
-class Person:
-    """Answers the questions of a client's person, and keeps them."""
-
-    def __init__(self, action: str = "accept", confirm: bool = True) -> None:
-        self.answer = ElicitResult(action=action, content={"confirm": confirm} if action == "accept" else None)  # type: ignore[arg-type]
-        self.asked: list[str] = []
-
-    async def __call__(self, context: object, params: ElicitRequestParams) -> ElicitResult:
-        self.asked.append(params.message)
-        return self.answer
-
-
-@asynccontextmanager
-async def connected(
-    mode: str = NEW, *, policy: Policy | None = None, person: Person | None = None, scopes: Sequence[Scope] = tuple(Scope)
-) -> AsyncIterator[Client]:
-    """A client of the memory of Ann, in this process; by default without a model."""
-    with MemoryStore.in_memory(WordEmbedder()) as store:
-        async with Service(store, policy) as service:
-            caller = MCPCaller(Key("k", "tester", frozenset({"ann"}), frozenset(scopes), datetime.now(UTC)), "ann")
-            async with Client(MemoryServer(service, lambda: caller), mode=mode, elicitation_callback=person) as client:
-                yield client
-
-
-async def call(client: Client, tool: str, **arguments: object) -> Any:
-    """What a tool returned, as structured output; it must succeed."""
-    result = await client.call_tool(tool, arguments)
-    assert isinstance(result, CallToolResult)
-    assert not result.is_error, result.content
-    assert json.loads(result.content[0].text) == result.structured_content  # type: ignore[union-attr]
-    return result.structured_content
-
-
-async def refusal(client: Client, tool: str, **arguments: object) -> str:
-    """The one sentence of a tool that failed."""
-    result = await client.call_tool(tool, arguments)
-    assert isinstance(result, CallToolResult)
-    assert result.is_error
-    assert result.structured_content is None
-    (content,) = result.content
-    said: str = content.text  # type: ignore[union-attr]
-    assert "\n" not in said and "Traceback" not in said
-    return said
-
-
-async def texts(client: Client) -> list[str]:
-    return [memory["text"] for memory in (await call(client, "get_memories"))["memories"]]
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Without a model, so that what is added is stored word for word."""
+    with serving(tmp_path_factory.mktemp("server") / "bank", model=False) as running:
+        yield running
 
 
 @both
@@ -165,14 +108,16 @@ async def test_the_tools_describe_themselves() -> None:
             assert not {"owner", "user_id", "ctx", "approval"} & set(tool.input_schema.get("properties", ()))
 
 
-@both
+NOT_AGREED = "nothing was changed, because the person did not agree"
+
+
 @pytest.mark.parametrize(
-    ("person", "said"),
+    ("mode", "person", "said"),
     [
-        (None, "nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true"),
-        (Person("decline"), "nothing was changed, because the person did not agree"),
-        (Person("cancel"), "nothing was changed, because the person did not agree"),
-        (Person("accept", confirm=False), "nothing was changed, because the person did not agree"),
+        (OLD, None, "nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true"),
+        (NEW, Person("decline"), NOT_AGREED),
+        (OLD, Person("cancel"), NOT_AGREED),
+        (NEW, Person("accept", confirm=False), NOT_AGREED),
     ],
     ids=["cannot ask", "declined", "cancelled", "accepted the form, not the question"],
 )
@@ -189,12 +134,11 @@ async def test_nothing_is_destroyed_without_consent(mode: str, person: Person | 
         assert await texts(client) == ["Ann has a dog.", "Ann has a cat."]
 
 
-@both
 @pytest.mark.parametrize("asks", [True, False])
-async def test_what_was_agreed_is_done(mode: str, asks: bool) -> None:
+async def test_what_was_agreed_is_done(asks: bool) -> None:
     person = Person() if asks else None
     confirm = {} if asks else {"confirm": True}
-    async with connected(mode, person=person) as client:
+    async with connected(person=person) as client:
         for animal in ("dog", "cat", "bird"):
             await call(client, "add_memory", text=f"Ann has a {animal}.")
         done = await call(client, "rollback_memories", to="@2", **confirm)
@@ -235,43 +179,42 @@ async def test_what_does_not_exist_is_not_asked_about() -> None:
     assert person.asked == []
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
-        ("search_memories", {"query": "x", "owner": "bob"}, "owner: there is no such argument"),
-        ("search_memories", {}, "query: Field required"),
-        ("search_memories", {"query": ""}, "query: String should have at least 1 character"),
-        ("search_memories", {"query": "x", "k": 0}, "k: Input should be greater than or equal to 1"),
-        ("search_memories", {"query": "x", "filters": {"a": {"near": 1}}}, "filter: 'near' of 'a' is no operator"),
-        ("get_memories", {"at": "yesterday"}, "'yesterday' is no session in the memory of 'ann'"),
-        ("get_memories", {"cursor": "page 2"}, "'page 2' is not the id of a memory"),
-        ("get_memory", {"memory_id": "m1"}, "there is no memory 'm1' now; see its history"),
-        ("add_memory", {"text": "  "}, "the text of a memory is empty"),
-        ("add_memory", {"text": "x", "time": "now"}, "time: Value error, this is no ISO 8601 time such as"),
-        ("add_memory", {"text": "x", "metadata": {"AND": 1}}, "metadata: 'AND' cannot be a key"),
-        ("add_memory", {"text": "x", "metadata": {"a": {"b": 1}}}, "metadata.a"),
-        ("add_memory", {"text": "x", "session_id": "s"}, "session_id: this server has no model"),
-        ("update_memory", {"memory_id": "m1"}, "nothing to change: give text, time or metadata"),
-        ("forget_everything", {}, "Unknown tool: forget_everything"),
-    ],
-)
+BAD_INPUT = [
+    ("search_memories", {"query": "x", "owner": "bob"}, "owner: there is no such argument"),
+    ("search_memories", {}, "query: Field required"),
+    ("search_memories", {"query": ""}, "query: String should have at least 1 character"),
+    ("search_memories", {"query": "x", "k": 0}, "k: Input should be greater than or equal to 1"),
+    ("search_memories", {"query": "x", "filters": {"a": {"near": 1}}}, "filter: 'near' of 'a' is no operator"),
+    ("get_memories", {"at": "yesterday"}, "'yesterday' is no session in the memory of 'ann'"),
+    ("get_memories", {"cursor": "page 2"}, "'page 2' is not the id of a memory"),
+    ("get_memory", {"memory_id": "m1"}, "there is no memory 'm1' now; see its history"),
+    ("add_memory", {"text": "  "}, "the text of a memory is empty"),
+    ("add_memory", {"text": "x", "time": "now"}, "time: Value error, this is no ISO 8601 time such as"),
+    ("add_memory", {"text": "x", "metadata": {"AND": 1}}, "metadata: 'AND' cannot be a key"),
+    ("add_memory", {"text": "x", "metadata": {"a": {"b": 1}}}, "metadata.a"),
+    ("add_memory", {"text": "x", "session_id": "s"}, "session_id: this server has no model"),
+    ("update_memory", {"memory_id": "m1"}, "nothing to change: give text, time or metadata"),
+    ("forget_everything", {}, "Unknown tool: forget_everything"),
+]
+
+
 @both
-async def test_bad_input_is_one_sentence(mode: str, tool: str, arguments: dict[str, object], said: str) -> None:
+async def test_bad_input_is_one_sentence(mode: str) -> None:
     async with connected(mode) as client:
-        assert said in await refusal(client, tool, **arguments)
+        for tool, arguments, said in BAD_INPUT:
+            assert said in await refusal(client, tool, **arguments)
         assert await texts(client) == []
 
 
-@both
 async def test_a_defect_says_nothing_of_what_lies_inside(
-    mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     quoted = "Bob has a secret."
 
     async def broken(*arguments: object) -> None:
         raise RuntimeError(quoted)
 
-    async with connected(mode) as client:
+    async with connected() as client:
         monkeypatch.setattr(MemoryManager, "search_many", broken)
         with caplog.at_level(logging.INFO):
             assert await refusal(client, "search_memories", query="x") == "the server failed; this is a defect of the server"
@@ -282,9 +225,8 @@ async def test_a_defect_says_nothing_of_what_lies_inside(
     assert quoted not in caplog.text
 
 
-@both
-async def test_resources(mode: str) -> None:
-    async with connected(mode) as client:
+async def test_resources() -> None:
+    async with connected() as client:
         await call(client, "add_memory", text="Ann has a dog.", time=MONDAY)
         assert [resource.uri for resource in (await client.list_resources()).resources] == ["memory://state"]
         templates = (await client.list_resource_templates()).resource_templates
@@ -301,9 +243,8 @@ async def test_resources(mode: str) -> None:
                 await client.read_resource(uri)
 
 
-@both
-async def test_the_prompt(mode: str) -> None:
-    async with connected(mode) as client:
+async def test_the_prompt() -> None:
+    async with connected() as client:
         (prompt,) = (await client.list_prompts()).prompts
         assert prompt.arguments is not None
         assert [(argument.name, argument.required) for argument in prompt.arguments] == [("topic", True)]
@@ -364,69 +305,6 @@ async def test_what_a_slow_model_has_not_read_is_queued(monkeypatch: pytest.Monk
         assert await texts(client) == ["ann's city is Boston."]
 
 
-@asynccontextmanager
-async def agents(mode: str = NEW, policy: Policy | None = None, *scopes: Scope) -> AsyncIterator[Client]:
-    """A client of the lessons of an agent, in this process."""
-    with MemoryStore.in_memory(WordEmbedder()) as store:
-        async with Service(store, policy) as service:
-            key = Key("k", "tester", frozenset({"agent:support"}), frozenset(scopes or Scope), datetime.now(UTC))
-            server = MemoryServer(service, lambda: MCPCaller(key, "agent:support"), EpisodeRoutes.owner_kind)
-            async with Client(server, mode=mode) as client:
-                yield client
-
-
-TICKET = {"id": "t1", "time": "2026-04-05T20:01:00", "messages": BOOKING}
-
-
-@both
-async def test_an_agent_learns_and_recalls(mode: str) -> None:
-    async with agents(mode, Reviewer()) as client:
-        assert (await call(client, "recall_episodes", task="order a meal"))["text"] == ""
-        done = await call(client, "ingest_trajectory", **TICKET)
-        assert (done["outcome"], len(done["episodes"]), [one["event"] for one in done["changes"]]) == (
-            "applied",
-            2,
-            ["ADD", "UPDATE"],
-        )
-        assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "known"
-        found = await call(client, "recall_episodes", task="order a meal", episodes=1)
-        assert [one["reflection"]["title"] for one in found["reflections"]] == ["Check opening hours first"]
-        assert len(found["episodes"]) == 1 and "Check opening hours first" in found["text"]
-        assert len((await call(client, "memory_history", memory_id="m5"))["steps"]) == 2
-        assert "nothing that an agent" in await refusal(client, "ingest_trajectory", **TICKET | {"messages": BOOKING[:2]})
-        assert "messages.0.role" in await refusal(client, "ingest_trajectory", **TICKET | {"messages": [{"role": "x"}]})
-        assert "owner: there is no such argument" in await refusal(client, "recall_episodes", task="x", owner="agent:other")
-        assert await refusal(client, "recall_episodes", task=" ") != ""
-
-
-async def test_tools_are_for_agents_or_for_people() -> None:
-    async def names(client: Client) -> set[str]:
-        return {tool.name for tool in (await client.list_tools()).tools}
-
-    async with connected() as person, agents() as without, agents(NEW, Reviewer()) as agent:
-        people = await names(person)
-        assert await names(without) == people - {"add_memory"} | {"recall_episodes"}
-        assert await names(agent) == await names(without) | {"ingest_trajectory"}
-        assert "Unknown tool" in await refusal(person, "recall_episodes", task="x")
-        assert "Unknown tool" in await refusal(agent, "add_memory", text="x")
-        assert (await agent.list_prompts()).prompts == []
-    async with agents(NEW, Reviewer(), Scope.READ) as reader:
-        assert "lacks the scope write" in await refusal(reader, "ingest_trajectory", **TICKET)
-
-
-async def test_http_serves_agents_and_people_each_their_own(tmp_path: Path) -> None:
-    with serving(tmp_path, Reviewer()) as server:
-        ann, support = server.key("ann"), server.key("agent:support")
-        async with over_http(server, support, NEW) as client:
-            assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "applied"
-            assert (await call(client, "recall_episodes", task="order a meal"))["reflections"]
-        async with over_http(server, ann, NEW) as client:
-            assert "Unknown tool" in await refusal(client, "recall_episodes", task="order a meal")
-            assert await texts(client) == []
-        named = server.client(ann, **SPEAKS, **{"X-DeltaMem-Owner": "agent:support"})
-        assert named.post("/mcp", json=INITIALIZE).status_code == 404
-
-
 class Babble:
     """A model whose answers cannot be read."""
 
@@ -465,102 +343,76 @@ async def test_scopes() -> None:
 # Over HTTP.
 
 
-@asynccontextmanager
-async def over_http(
-    server: Server, token: str | None, mode: str = NEW, person: Person | None = None, **headers: str
-) -> AsyncIterator[Client]:
-    bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
-    async with (
-        httpx2.AsyncClient(headers=bearer | headers, timeout=60) as http,
-        Client(
-            streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode, elicitation_callback=person
-        ) as client,
-    ):
-        yield client
-
-
 @both
-async def test_http_keeps_owners_apart(tmp_path: Path, mode: str) -> None:
-    with serving(tmp_path, model=False) as server:
-        ann, bob, person = server.key("ann"), server.key("bob"), Person()
-        async with over_http(server, ann, mode, person) as first, over_http(server, bob, mode, person) as second:
-            await call(first, "add_memory", text="Ann has a dog.")
-            memory = await call(first, "get_memory", memory_id="m1")
-            assert [origin["actor"] for origin in memory["origins"]] == ["key of ann"]
-            for name in ("m1", memory["uuid"]):
-                assert "there is no memory" in await refusal(second, "get_memory", memory_id=name)
-                assert "there is no memory" in await refusal(second, "update_memory", memory_id=name, text="x")
-                assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name)
-                assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name, erase=True)
-                assert "there is no memory" in await refusal(second, "memory_history", memory_id=name)
-                with pytest.raises(MCPError, match="there is no memory"):
-                    await second.read_resource(f"memory://memory/{name}")
-            assert (await call(second, "search_memories", query="dog"))["memories"] == []
-            (state,) = (await second.read_resource("memory://state")).contents
-            assert json.loads(state.text) == {"memories": []}  # type: ignore[union-attr]
-            assert "Ann" not in str(await second.get_prompt("recall", {"topic": "dog"}))
-            await call(second, "delete_all_memories", erase=True)
-            assert await texts(first) == ["Ann has a dog."]
-            await call(first, "delete_memory", memory_id="m1", erase=True)
-        assert [question.partition(" (")[0] for question in person.asked] == ["Erase the memory m1"]
+async def test_http_keeps_owners_apart(server: Server, mode: str) -> None:
+    ann, bob, person = server.key("ann"), server.key("bob"), Person()
+    async with over_http(server, ann, mode, person) as first, over_http(server, bob, mode, person) as second:
+        await call(first, "add_memory", text="Ann has a dog.")
+        memory = await call(first, "get_memory", memory_id="m1")
+        assert [origin["actor"] for origin in memory["origins"]] == ["key of ann"]
+        for name in ("m1", memory["uuid"]):
+            assert "there is no memory" in await refusal(second, "get_memory", memory_id=name)
+            assert "there is no memory" in await refusal(second, "update_memory", memory_id=name, text="x")
+            assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name)
+            assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name, erase=True)
+            assert "there is no memory" in await refusal(second, "memory_history", memory_id=name)
+            with pytest.raises(MCPError, match="there is no memory"):
+                await second.read_resource(f"memory://memory/{name}")
+        assert (await call(second, "search_memories", query="dog"))["memories"] == []
+        (state,) = (await second.read_resource("memory://state")).contents
+        assert json.loads(state.text) == {"memories": []}  # type: ignore[union-attr]
+        assert "Ann" not in str(await second.get_prompt("recall", {"topic": "dog"}))
+        await call(second, "delete_all_memories", erase=True)
+        assert await texts(first) == ["Ann has a dog."]
+        await call(first, "delete_memory", memory_id="m1", erase=True)
+    assert [question.partition(" (")[0] for question in person.asked] == ["Erase the memory m1"]
 
 
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
-}
-SPEAKS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+def test_http_sessions_belong_to_the_key_and_owner_that_began_them(server: Server) -> None:
+    ann, bob, both_of_them = server.key("ann"), server.key("bob"), server.key("ann", "bob")
+
+    def begin(token: str, **headers: str) -> dict[str, str]:
+        begun = server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE)
+        assert begun.status_code == 200
+        return {"Mcp-Session-Id": begun.headers["mcp-session-id"], "Mcp-Protocol-Version": "2025-06-18"}
+
+    def state(token: str, **headers: str) -> int:
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": "memory://state"}}
+        return server.client(token, **SPEAKS, **headers).post("/mcp", json=asked).status_code
+
+    session = begin(ann)
+    assert state(ann, **session) == 200
+    assert state(bob, **session) == 404
+    assert state(both_of_them, **session, **{"X-DeltaMem-Owner": "ann"}) == 404
+    shared = begin(both_of_them, **{"X-DeltaMem-Owner": "bob"})
+    assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "bob"}) == 200
+    assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "ann"}) == 404
+    server.keys.revoke(server.keys.list()[0].id)
+    assert state(ann, **session) == 401
 
 
-def test_http_sessions_belong_to_the_key_and_owner_that_began_them(tmp_path: Path) -> None:
-    with serving(tmp_path, model=False) as server:
-        ann, bob, both_of_them = server.key("ann"), server.key("bob"), server.key("ann", "bob")
+async def test_http_owner_of_a_key_for_several(server: Server) -> None:
+    # Without any key the server is for this machine only, and the header alone says whose memory it is.
+    async with over_http(server, None, **{"X-DeltaMem-Owner": "ann"}) as client:
+        await call(client, "add_memory", text="Ann has a dog.")
+    several, everybody, ann = server.key("ann", "bob"), server.key(), server.key("ann")
+    for token in (several, everybody, ann):
+        async with over_http(server, token, **{"X-DeltaMem-Owner": "ann"}) as client:
+            assert await texts(client) == ["Ann has a dog."]
 
-        def begin(token: str, **headers: str) -> dict[str, str]:
-            begun = server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE)
-            assert begun.status_code == 200
-            return {"Mcp-Session-Id": begun.headers["mcp-session-id"], "Mcp-Protocol-Version": "2025-06-18"}
+    def answer_to(token: str | None, **headers: str) -> int:
+        return server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE).status_code
 
-        def state(token: str, **headers: str) -> int:
-            asked = {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": "memory://state"}}
-            return server.client(token, **SPEAKS, **headers).post("/mcp", json=asked).status_code
-
-        session = begin(ann)
-        assert state(ann, **session) == 200
-        assert state(bob, **session) == 404
-        assert state(both_of_them, **session, **{"X-DeltaMem-Owner": "ann"}) == 404
-        shared = begin(both_of_them, **{"X-DeltaMem-Owner": "bob"})
-        assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "bob"}) == 200
-        assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "ann"}) == 404
-        server.keys.revoke(server.keys.list()[0].id)
-        assert state(ann, **session) == 401
-
-
-async def test_http_owner_of_a_key_for_several(tmp_path: Path) -> None:
-    with serving(tmp_path, model=False) as server:
-        # Without any key the server is for this machine only, and the header alone says whose memory it is.
-        async with over_http(server, None, **{"X-DeltaMem-Owner": "ann"}) as client:
-            await call(client, "add_memory", text="Ann has a dog.")
-        several, everybody, ann = server.key("ann", "bob"), server.key(), server.key("ann")
-        for token in (several, everybody, ann):
-            async with over_http(server, token, **{"X-DeltaMem-Owner": "ann"}) as client:
-                assert await texts(client) == ["Ann has a dog."]
-
-        def answer_to(token: str | None, **headers: str) -> int:
-            return server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE).status_code
-
-        async with over_http(server, everybody, **{"X-DeltaMem-Owner": "%C3%A9va"}) as client:
-            await call(client, "add_memory", text="\u00c9va has a cat.")
-        assert server.service.known("\u00e9va")
-        assert answer_to(everybody, **{"X-DeltaMem-Owner": "%ff"}) == 400
-        assert answer_to(several) == 400
-        assert answer_to(everybody) == 400
-        assert answer_to(several, **{"X-DeltaMem-Owner": "carl"}) == 404
-        assert answer_to(ann, **{"X-DeltaMem-Owner": "bob"}) == 404
-        assert answer_to(None) == 401
-        assert answer_to("dm_wrong") == 401
+    async with over_http(server, everybody, **{"X-DeltaMem-Owner": "%C3%A9va"}) as client:
+        await call(client, "add_memory", text="\u00c9va has a cat.")
+    assert server.service.known("\u00e9va")
+    assert answer_to(everybody, **{"X-DeltaMem-Owner": "%ff"}) == 400
+    assert answer_to(several) == 400
+    assert answer_to(everybody) == 400
+    assert answer_to(several, **{"X-DeltaMem-Owner": "carl"}) == 404
+    assert answer_to(ann, **{"X-DeltaMem-Owner": "bob"}) == 404
+    assert answer_to(None) == 401
+    assert answer_to("dm_wrong") == 401
 
 
 NONSENSE = (
@@ -575,24 +427,22 @@ NONSENSE = (
 )
 
 
-def test_http_refuses_nonsense(tmp_path: Path) -> None:
-    with serving(tmp_path, model=False) as server:
-        client = server.client(server.key("ann"), **SPEAKS)
-        for body, version in itertools.product(NONSENSE, ("2025-06-18", "2026-07-28", "1999-01-01", "\u00e9")):
-            answered = client.post("/mcp", content=body, headers={"Mcp-Protocol-Version": version.encode()})
-            assert 400 <= answered.status_code < 500, (body[:100], version)
-            assert "Traceback" not in answered.text
+def test_http_refuses_nonsense(server: Server) -> None:
+    client = server.client(server.key("ann"), **SPEAKS)
+    for body, version in itertools.product(NONSENSE, ("2025-06-18", "2026-07-28", "1999-01-01", "\u00e9")):
+        answered = client.post("/mcp", content=body, headers={"Mcp-Protocol-Version": version.encode()})
+        assert 400 <= answered.status_code < 500, (body[:100], version)
+        assert "Traceback" not in answered.text
 
 
-def test_http_refuses_large_bodies(tmp_path: Path) -> None:
+def test_http_refuses_large_bodies(server: Server) -> None:
     def pieces() -> Any:
         for _ in range(50):
             yield b" " * 2**20
 
-    with serving(tmp_path, model=False) as server:
-        client = server.client(server.key("ann"), **SPEAKS)
-        assert client.post("/mcp", content=b" " * 50 * 2**20).status_code == 413
-        assert client.post("/mcp", content=pieces()).status_code == 413
+    client = server.client(server.key("ann"), **SPEAKS)
+    assert client.post("/mcp", content=b" " * 50 * 2**20).status_code == 413
+    assert client.post("/mcp", content=pieces()).status_code == 413
 
 
 # Over standard input and output.
@@ -614,44 +464,19 @@ deltamem.embedding.load_embedder, deltamem.embedding.LazyEmbedder = load, Embedd
 """A process that runs the command, with libraries that write to standard output."""
 
 
-def started(bank: Path, *arguments: str, program: str = CHEAP, owner: str = "Ann") -> StdioServerParameters:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
-    return StdioServerParameters(
-        command=sys.executable,
-        args=["-c", program, "mcp", "--bank", str(bank), "--owner", owner, *arguments],
-        env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
-    )
-
-
-@both
-async def test_stdio(tmp_path: Path, mode: str) -> None:
+async def test_stdio(tmp_path: Path) -> None:
     person = Person()
-    async with Client(started(tmp_path / "bank"), mode=mode, elicitation_callback=person) as client:
+    async with Client(started(tmp_path / "bank"), mode=NEW, elicitation_callback=person) as client:
         await call(client, "add_memory", text="Ann has a dog.")
         assert [memory["id"] for memory in (await call(client, "search_memories", query="dog"))["memories"]] == ["m1"]
         await call(client, "rollback_memories", to="@0")
         assert len(person.asked) == 1
         await call(client, "add_memory", text="Ann has a cat.")
     # The bank is closed, and what was written is there at the next start.
-    async with Client(started(tmp_path / "bank"), mode=mode) as client:
+    async with Client(started(tmp_path / "bank"), mode=NEW) as client:
         assert await texts(client) == ["Ann has a cat."]
         origins = (await call(client, "get_memory", memory_id="m1"))["origins"]
         assert [origin["actor"] for origin in origins] == ["mcp"]
-
-
-@pytest.mark.slow
-async def test_stdio_for_an_agent(tmp_path: Path) -> None:
-    with serve(
-        lambda body: completion("Hello.", tokens=1) if body["max_tokens"] == 1 else completion(reviewed(body["messages"]))
-    ) as model:
-        there = started(tmp_path / "bank", "--base-url", model.url, "--model", "tiny", owner="agent:support")
-        async with Client(there) as client:
-            assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "applied"
-    async with Client(started(tmp_path / "bank", owner="agent:support")) as client:
-        assert "Check opening hours" in (await call(client, "recall_episodes", task="order a meal"))["text"]
-        assert "ingest_trajectory" not in {tool.name for tool in (await client.list_tools()).tools}
-    async with Client(started(tmp_path / "bank")) as client:
-        assert "Unknown tool" in await refusal(client, "recall_episodes", task="order a meal")
 
 
 @pytest.mark.slow
