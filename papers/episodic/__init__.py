@@ -1,10 +1,15 @@
 """What an agent learns from its own work: episodes and reflections, kept in a bank by operations like memories.
 
-Not to be confused with `deltamem.episode`, the ReAct run of the memory manager over one session.
+Not to be confused with `deltamem.episode`, the ReAct run of the memory manager over one session. The names are looked up when
+they are used, because the command line loads this package for every command.
 """
 
-from papers.episodic.memory import EpisodicMemory, EpisodicSettings, Ingested, Recalled
-from papers.episodic.records import AgentTrajectory, EpisodeSummary, Reflection, TurnAnalysis
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from papers.episodic.memory import EpisodicMemory, EpisodicSettings, Ingested, Recalled
+    from papers.episodic.records import AgentTrajectory, EpisodeSummary, Reflection, TurnAnalysis
 
 __all__ = [
     "AgentTrajectory",
@@ -16,3 +21,10 @@ __all__ = [
     "Reflection",
     "TurnAnalysis",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "memory" if name in ("EpisodicMemory", "EpisodicSettings", "Ingested", "Recalled") else "records"
+    return getattr(import_module(f"{__name__}.{home}"), name)
