@@ -1,7 +1,7 @@
 """What an agent learns from its own work: episodes and reflections, kept in a bank by operations like memories.
 
-Not to be confused with `deltamem.episode`, the ReAct run of the memory manager over one session. The names are looked up when
-they are used, because the command line loads this package for every command.
+Not to be confused with `deltamem.episode`, the ReAct run of the memory manager over one session. The names are looked up
+when they are used, because the command line loads this package for every command.
 """
 
 from importlib import import_module

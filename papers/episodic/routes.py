@@ -17,7 +17,7 @@ from deltamem.manager import MemoryManager
 from deltamem.records import ChangeRecord, UsageRecord
 from deltamem.server.access import SECURITY, Creating, Reading, service_of
 from deltamem.server.keys import Scope
-from deltamem.server.mcp import ADDS, READS, Ctx, state_of
+from deltamem.server.mcp_tools import ADDS, READS, Ctx, state_of
 from deltamem.server.native import PREFIX
 from deltamem.server.operations import MemoryText, Time, whole
 from deltamem.server.problems import Problem, responses

@@ -20,7 +20,8 @@ from server_cases import CHEAP, ROOT, Server
 from deltamem.bank.store import MemoryStore
 from deltamem.policy import Policy
 from deltamem.server.keys import Key, Scope
-from deltamem.server.mcp import PERSON, MCPCaller, MemoryServer
+from deltamem.server.mcp import MemoryServer
+from deltamem.server.mcp_tools import PERSON, MCPCaller
 from deltamem.server.routes import OwnerKind
 from deltamem.server.service import Service
 

@@ -293,7 +293,7 @@ class Gate(RulePolicy):
 
 
 async def test_what_a_slow_model_has_not_read_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deltamem.server.mcp.WAIT", 0.0)
+    monkeypatch.setattr("deltamem.server.mcp_tools.WAIT", 0.0)
     gate = Gate()
     sent = {"text": "My city is Boston.", "time": MONDAY, "session_id": "monday"}
     async with connected(policy=gate) as client:
