@@ -152,6 +152,11 @@ def a_session(number: int, text: str, **further: object) -> dict[str, object]:
     return {"id": f"s{number}", "time": f"2026-03-0{number}T09:00:00", "turns": turns, "person": "Ann", **further}
 
 
+def written(http: httpx.Client, *texts: str, owner: str = "ann", **further: object) -> list[dict[str, Any]]:
+    given = {"memories": [{"text": text, **further} for text in texts]}
+    return list(ok(http.post(f"/v1/owners/{owner}/memories", json=given), 201)["memories"])
+
+
 CHEAP = """
 import deltamem.embedding
 from episode_texts import WordEmbedder

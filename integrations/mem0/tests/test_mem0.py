@@ -11,7 +11,7 @@ import httpx
 import pytest
 from rule_model import rules
 from scripted_server import serve
-from server_cases import LONG, Server, process, serving, until
+from server_cases import ANN, LONG, Server, ok, process, serving, until, written
 
 from deltamem.journal.jobs import JobState
 from deltamem.server.keys import Scope
@@ -474,3 +474,46 @@ def test_an_event_outlives_a_kill(tmp_path: Path, mem0: Any) -> None:
             [memory] = client.get_all(filters={"user_id": "ann"})["results"]
             assert memory["memory"] == "ann's city is Town2."
             assert [step["event"] for step in client.history(memory["id"])] == ["ADD", "UPDATE"]
+
+
+def test_times_at_the_ends_of_the_calendar(server: Server) -> None:
+    http = server.client()
+    for when in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        [memory] = written(http, f"It was {when}.", time=when)
+        assert ok(http.get(f"/memories/{memory['uuid']}"))["created_at"]
+    dated = {"filters": {"user_id": "ann", "created_at": {"lte": "0001-01-02T00:00:00Z"}}}
+    assert [one["id"] for one in ok(http.post("/v3/memories/", json=dated))["results"]] != [memory["uuid"]]
+    assert len(ok(http.get("/memories", params={"user_id": "ann"}))["results"]) == 2
+    assert ok(http.get("/v1/entities/"))["results"][0]["name"] == "ann"
+
+
+def test_metadata_is_written_over_what_stands_when_it_is_written(server: Server) -> None:
+    http = server.client()
+    [memory] = written(http, "Ann has a dog.", metadata={"kept": 1, "old": 1})
+    changes = [{"memory_id": memory["uuid"], "metadata": given} for given in ({"old": 2}, {"new": 3})]
+    ok(http.put("/v1/batch/", json={"memories": changes}))
+    assert ok(http.get(f"/memories/{memory['uuid']}"))["metadata"] == {"kept": 1, "old": 2, "new": 3}
+
+
+def test_several_are_erased_at_the_cost_of_one(server: Server) -> None:
+    """Each erasure rewrites the file, in which time nobody is answered."""
+    http = server.client()
+    said = [f"Ann keeps quokka {number}." for number in range(5)]
+    ids = [memory["uuid"] for memory in written(http, *said, metadata={"agent_id": "guide"})]
+    ok(http.patch(f"{ANN}/memories/m1", json={"text": "Ann keeps a wombat."}))
+    ok(http.delete(f"{ANN}/memories/m2", params={"mode": "erase"}))
+    statements: list[str] = []
+    connection = server.service.store.journal._database._connection
+    connection.set_trace_callback(statements.append)
+    ok(http.request("DELETE", "/v1/batch/", json={"memories": [{"memory_id": one} for one in (ids[0], ids[2], ids[0])]}))
+    ok(http.delete("/memories", params={"user_id": "ann", "agent_id": "guide"}))
+    connection.set_trace_callback(None)
+    assert statements.count("VACUUM") == 2
+    assert ok(http.get(f"{ANN}/memories"))["memories"] == []
+    kinds = [entry.kind for entry in server.service.store.journal.owner("ann").entries()]
+    assert kinds == ["edit", "edit", *["forget"] * 5] and server.service.store.journal.owner("ann").verify() == []
+    held = b"".join(file.read_bytes() for file in server.folder.rglob("*") if file.is_file())
+    assert b"quokka" not in held and b"wombat" not in held
+    assert written(http, "Ann has a dog.")[0]["id"] == "m6"
+    [result] = ok(http.post(f"{ANN}/search", json={"queries": ["quokka"]}))["results"]
+    assert [memory["id"] for memory in result["memories"]] == ["m6"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from proxy_cases import (
 )
 from rule_model import rules
 from scripted_server import serve
-from server_cases import ANN, LONG, QUICK, block, ok, problem, process, serving, started, until
+from server_cases import ANN, LONG, QUICK, block, ok, problem, process, serving, started, until, written
 
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings
@@ -435,6 +436,32 @@ def test_what_was_said_survives_a_kill_and_is_read_once(tmp_path: Path) -> None:
             done = ok(http.get(f"{ANN}/jobs", params={"state": "done"}))["jobs"]
             assert sorted(job["session_id"] for job in done) == sorted(f"{kind}{n}" for kind in "stu" for n in range(3))
             assert len({job["position"] for job in done}) == 9
+
+
+def test_what_is_erased_while_an_answer_is_made_does_not_come_back_with_it(tmp_path: Path) -> None:
+    asked, erased = threading.Event(), threading.Event()
+
+    def answer(request: Asked) -> Iterator[bytes]:
+        yield event("You ")
+        asked.set()
+        assert erased.wait(LONG)
+        yield event("keep a quokka.")
+        yield event(None, "stop")
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server, ThreadPoolExecutor(1) as pool:
+        http = server.client()
+        [memory] = written(http, "Ann keeps a quokka.")
+        for path in (f"{ANN}/memories/{memory['id']}?mode=erase", ANN):
+            asked.clear(), erased.clear()
+            streaming = pool.submit(ask_stream, server.client(), chat("My pet? My city is Oslo.", stream=True), path)
+            assert asked.wait(LONG)
+            until(lambda: server.service.store.journal.knows("ann"))
+            ok(http.delete(path))
+            erased.set()
+            assert b"quokka" in streaming.result(LONG)
+            assert not [file for file in server.folder.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()]
+            end(server)
+        assert server.service.store.owners() == []
 
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from command_cases import bank
+
+__all__ = ["bank"]
 
 
 @pytest.fixture(scope="session")
