@@ -13,29 +13,14 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from deltamem import plugins
+from deltamem.cli import commands
 from deltamem.cli.add import add
-from deltamem.cli.commands import (
-    audit,
-    blame,
-    diff,
-    edit,
-    export,
-    forget,
-    history,
-    import_,
-    jobs,
-    remember,
-    retract,
-    rollback,
-    search,
-    show,
-    view,
-)
 from deltamem.cli.doctor import doctor
+from deltamem.cli.keys import KeyCommands
 from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
-from deltamem.cli.serve import KeyCommands, pause, resume, serve
+from deltamem.cli.serve import pause, resume, serve
 from deltamem.config import USAGE_ERROR
 from deltamem.errors import DeltaMemError
 
@@ -51,29 +36,12 @@ class CommandGroup(Protocol):
     """By name. The first parameter of each is an `Options`, the others are typer's; it returns the exit code (None is 0)."""
 
 
-_COMMANDS: dict[str, Callable[..., int | None]] = {
-    "add": add,
-    "remember": remember,
-    "edit": edit,
-    "retract": retract,
-    "search": search,
-    "show": show,
-    "history": history,
-    "diff": diff,
-    "blame": blame,
-    "rollback": rollback,
-    "view": view,
-    "export": export,
-    "import": import_,
-    "forget": forget,
-    "audit": audit,
-    "jobs": jobs,
-    "serve": serve,
-    "mcp": mcp,
-    "pause": pause,
-    "resume": resume,
-    "doctor": doctor,
-}
+_COMMANDS: tuple[Callable[..., int | None], ...] = (
+    *(add, commands.remember, commands.edit, commands.retract, commands.search, commands.show, commands.history),
+    *(commands.diff, commands.blame, commands.rollback, commands.view, commands.export, commands.import_, commands.forget),
+    *(commands.audit, commands.jobs, serve, mcp, pause, resume, doctor),
+)
+"""In the order of the help, by the names of the functions."""
 
 
 class _Group(TyperGroup):
@@ -124,7 +92,8 @@ app = typer.Typer(
     help="Long-term memory of a person: read sessions, search what is known, see where it comes from, take it back.",
     epilog="Every option can also be given as a variable DELTAMEM_*, for example DELTAMEM_OWNER.",
 )
-for _name, _command in _COMMANDS.items():
+for _command in _COMMANDS:
+    _name = _command.__name__.rstrip("_")
     app.command(_name)(takes_options(_command, plugins.load_all(f"options.{_name}")))
 _groups: list[CommandGroup] = [KeyCommands(), *(kind() for kind in plugins.load_all("commands").values())]
 for _group in _groups:
