@@ -256,7 +256,7 @@ def search(
 
     kinds: list[SearcherKind] = [kind for one in further.values() if (kind := one.searcher()) is not None]
     wanted = _object(filters, "--filter")
-    read_filter(wanted or {})  # a mistake in it is told before anything is opened
+    read_filter(wanted or {})  # a mistake in it is reported before anything is opened
     texts = [utf8(query, "the query") for query in queries]
     with past(options) as journal:
         empty = note_if_empty(options, journal)

@@ -211,7 +211,7 @@ def manager(scope: Scope, *, create: bool = False) -> Callable[..., Awaitable[Me
 
     async def dependency(owner: OwnerName, key: Caller, request: Request) -> MemoryManager:
         service = service_of(request)
-        if key.opens(owner) and scope in key.scopes and (known := service.at_hand(owner)) is not None:
+        if key.opens(owner) and scope in key.scopes and (known := service.loaded(owner)) is not None:
             return known  # spares most requests a change of threads
         return await anyio.to_thread.run_sync(lambda: authorize(service, key, owner, scope, create=create))
 

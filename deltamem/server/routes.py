@@ -33,7 +33,7 @@ class OwnerKind:
     includes: Callable[[str], bool]
     """Whether an owner is of this kind."""
     instructions: str
-    """What a client's model is told about the server."""
+    """What a client's model reads about the server."""
     tools: tuple[ToolSpec, ...]
     """Offered before those that all owners have."""
 

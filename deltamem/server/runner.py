@@ -97,7 +97,7 @@ async def run(app: FastAPI, listening: socket.socket, *, started: Callable[[], N
 def _seldom_collecting() -> Iterator[None]:
     """Keep the garbage collector from walking through all that is remembered whenever many requests are under way.
 
-    With 64 of them it did so several times a second, 250 ms each with 100,000 memories at hand, and found nothing.
+    With 64 of them it did so several times a second, 250 ms each with 100,000 memories, and found nothing.
     """
     before = gc.get_threshold()
     gc.collect()

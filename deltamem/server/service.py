@@ -123,7 +123,7 @@ class Service:
                 self._known.discard(owner)
         return known
 
-    def at_hand(self, owner: str) -> MemoryManager | None:
+    def loaded(self, owner: str) -> MemoryManager | None:
         """The manager of an owner who was known before, without reading the disk; None if there is none yet."""
         with self._lock:
             manager = self._managers.get(owner) if owner in self._known else None
@@ -160,7 +160,7 @@ class Service:
         return _kept(self._uuids, manager, manager.journal.uuids)
 
     async def present_uuids(self, manager: MemoryManager) -> dict[str, UUID]:
-        """`uuids` of the present state; without a change of threads if they are at hand."""
+        """`uuids` of the present state; without a change of threads if they are current."""
         position, found = self._uuids.get(manager, (-1, {}))
         return found if position == manager.position else await anyio.to_thread.run_sync(self.uuids, manager)
 

@@ -133,7 +133,7 @@ class MemoryNodes:
             self._memory.bank(session.person_id).enqueue(session)
         except JobConflictError:
             # A node that runs again comes with another time, and an answer that was made again is not a second session.
-            logger.debug("session %r was taken on before", session.id)
+            logger.debug("session %r was given before", session.id)
 
     def _session(self, state: Any, config: RunnableConfig) -> Session | None:
         """What there is to remember; None if the model has not answered yet."""
