@@ -29,7 +29,7 @@ IsoTime = Annotated[
 ]
 
 
-class Record(StrictModel):
+class JsonRecord(StrictModel):
     """A record whose fields are, unless said otherwise, attributes of what it is made of."""
 
     model_config = ConfigDict(from_attributes=True)
@@ -45,7 +45,7 @@ class Record(StrictModel):
         return self.model_dump(mode="json")
 
 
-class MemoryRecord(Record):
+class MemoryRecord(JsonRecord):
     """A memory."""
 
     id: str
@@ -71,7 +71,7 @@ def similarity(hit: Hit) -> float:
     return round(float(hit.similarity), 6)
 
 
-class ChangeRecord(Record):
+class ChangeRecord(JsonRecord):
     """What happened to one memory."""
 
     event: ChangeEvent
@@ -116,7 +116,7 @@ class StepRecord(ChangeRecord):
         return super().of(source.change, **{name: getattr(source.entry, name) for name in names}, **further)
 
 
-class TurnRecord(Record):
+class TurnRecord(JsonRecord):
     """A turn that a memory comes from; role and content are null where they are not stored."""
 
     number: int
@@ -124,7 +124,7 @@ class TurnRecord(Record):
     content: str | None
 
 
-class OriginRecord(Record):
+class OriginRecord(JsonRecord):
     """One step by which a memory got its text, with the turns that it comes from."""
 
     event: ChangeEvent
@@ -139,7 +139,7 @@ class OriginRecord(Record):
     turns: list[TurnRecord]
 
 
-class UsageRecord(Record):
+class UsageRecord(JsonRecord):
     """What a session cost."""
 
     calls: int
@@ -149,7 +149,7 @@ class UsageRecord(Record):
     searches: int
 
 
-class TransitionRecord(Record):
+class TransitionRecord(JsonRecord):
     """What a session did."""
 
     session: str
@@ -192,7 +192,7 @@ def known_session(session: Session, position: int | None) -> TransitionRecord:
     )
 
 
-class JobRecord(Record):
+class JobRecord(JsonRecord):
     """A session that was taken on, and how far it is."""
 
     id: str
@@ -207,7 +207,7 @@ class JobRecord(Record):
     position: int | None = Field(description="The session's journal entry, once it is applied.")
 
 
-class EntryRecord(Record):
+class EntryRecord(JsonRecord):
     """A journal entry that was just written, with the memories that it changed."""
 
     position: int
@@ -229,7 +229,7 @@ class RewrittenRecord(StrictModel):
     after: MemoryRecord
 
 
-class DiffRecord(Record):
+class DiffRecord(JsonRecord):
     """What changed between two positions of the journal."""
 
     before: int
@@ -245,7 +245,7 @@ class DiffRecord(Record):
         return super().of(source, changed=changed, **further)
 
 
-class FindingRecord(Record):
+class FindingRecord(JsonRecord):
     """A suspicion about some memories."""
 
     kind: str
@@ -254,7 +254,7 @@ class FindingRecord(Record):
     detail: str
 
 
-class AuditRecord(Record):
+class AuditRecord(JsonRecord):
     """What an audit found."""
 
     memories: int
@@ -269,7 +269,7 @@ class AuditRecord(Record):
         return super().of(source, findings=findings, **further)
 
 
-class ErasureRecord(Record):
+class ErasureRecord(JsonRecord):
     """How much was erased of an owner."""
 
     entries: int

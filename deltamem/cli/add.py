@@ -29,8 +29,8 @@ def _zeros(*names: str) -> Counter[str]:
 
 
 @dataclass(slots=True)
-class Totals:
-    """Totals over the sessions of one command."""
+class AddTotals:
+    """AddTotals over the sessions of one command."""
 
     sessions: int
     outcomes: Counter[str] = field(default_factory=lambda: _zeros("applied", "known", "unreadable", "failed"))
@@ -96,7 +96,7 @@ def add(
     return 1 if summary.outcomes["failed"] or summary.outcomes["unreadable"] else 0
 
 
-async def _add(options: Options, sessions: Sequence[Session]) -> Totals:
+async def _add(options: Options, sessions: Sequence[Session]) -> AddTotals:
     from deltamem.cli.output import Display
     from deltamem.manager import ManagerSettings, MemoryManager
 
@@ -109,9 +109,9 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Totals:
             return await _ingest(manager, sessions, display, as_json=options.as_json)
 
 
-async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Totals:
+async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> AddTotals:
     output = Output()
-    summary = Totals(len(sessions))
+    summary = AddTotals(len(sessions))
     try:
         for number, session in enumerate(sessions):
             display.sessions(number, len(sessions))

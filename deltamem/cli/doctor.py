@@ -33,7 +33,7 @@ class Status(StrEnum):
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 
 
-class Check(NamedTuple):
+class Checkup(NamedTuple):
     """One check; the detail is one sentence."""
 
     name: str
@@ -56,97 +56,99 @@ def doctor(options: Options) -> int:
     return 1 if failed else 0
 
 
-def _checks(options: Options) -> Iterator[Check]:
+def _checks(options: Options) -> Iterator[Checkup]:
     from deltamem.embedding import load_embedder
     from deltamem.runs import versions
 
     found = versions(_PACKAGES)
     installed = [name for name in ("python", "deltamem", *_PACKAGES) if name in found]
-    yield from (Check(name, Status.OK, found[name]) for name in installed)
-    yield from (Check(name, Status.WARN, "not installed") for name in _PACKAGES if name not in found)
+    yield from (Checkup(name, Status.OK, found[name]) for name in installed)
+    yield from (Checkup(name, Status.WARN, "not installed") for name in _PACKAGES if name not in found)
     try:
         dimension = load_embedder(options.embedder).documents(["What is known?"]).shape[1]
-        yield Check("embedder", Status.OK, f"{options.embedder} works, {dimension} dimensions")
+        yield Checkup("embedder", Status.OK, f"{options.embedder} works, {dimension} dimensions")
     except DeltaMemError as error:
-        yield Check("embedder", Status.FAIL, str(error))
+        yield Checkup("embedder", Status.FAIL, str(error))
     try:
         yield _model(options)
     except DeltaMemError as error:
-        yield Check("model", Status.FAIL, str(error))
+        yield Checkup("model", Status.FAIL, str(error))
     folder = options.bank.absolute()
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-    yield Check("disk space", Status.OK if free >= _LITTLE_SPACE else Status.WARN, f"{free / 2**30:.1f} GiB free")
+    yield Checkup("disk space", Status.OK if free >= _LITTLE_SPACE else Status.WARN, f"{free / 2**30:.1f} GiB free")
     yield from _bank(options)
 
 
-def _model(options: Options) -> Check:
+def _model(options: Options) -> Checkup:
     from deltamem.cli.model import connect, load
 
     if options.base_url is None and options.checkpoint is None:
-        return Check(
+        return Checkup(
             "model", Status.WARN, "not checked; `add` needs an endpoint (--base-url) or a checkpoint (--checkpoint)"
         )
     if options.base_url is None and options.checkpoint is not None:
         policy = load(options, options.checkpoint)
-        return Check("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
+        return Checkup("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
     endpoint = asyncio.run(connect(options))
     name, served = endpoint.policy.name, endpoint.served
     window = f"window of {endpoint.window} tokens" if endpoint.window else "window not known; give it with --window"
     if served is not None and endpoint.policy.llm.model not in served:
-        return Check("model", Status.WARN, f"{name} answers, but is not in the list of models; {window}")
-    return Check("model", Status.OK, f"{name} answers; {window}")
+        return Checkup("model", Status.WARN, f"{name} answers, but is not in the list of models; {window}")
+    return Checkup("model", Status.OK, f"{name} answers; {window}")
 
 
-def _bank(options: Options) -> Iterator[Check]:
+def _bank(options: Options) -> Iterator[Checkup]:
     path = options.bank / JOURNAL_FILE
     if not path.is_file():
-        yield Check("bank", Status.WARN, f"{options.bank}: none there yet; `deltamem add` or `remember` makes one")
+        yield Checkup("bank", Status.WARN, f"{options.bank}: none there yet; `deltamem add` or `remember` makes one")
         return
     try:
         with Journal.open(path, read_only=True) as journal:
             yield from _journal(journal, options.owner)
             yield from _index(options, journal)
     except DeltaMemError as error:
-        yield Check("journal", Status.FAIL, str(error))
+        yield Checkup("journal", Status.FAIL, str(error))
 
 
-def _journal(journal: Journal, owner: str | None) -> Iterator[Check]:
+def _journal(journal: Journal, owner: str | None) -> Iterator[Checkup]:
     problems = journal.integrity_check()
     if problems:
-        yield Check("journal", Status.FAIL, f"{journal.path}: {'; '.join(problems)}")
+        yield Checkup("journal", Status.FAIL, f"{journal.path}: {'; '.join(problems)}")
         return
     owners = _owners(journal, owner)
-    yield Check("journal", Status.OK, f"{journal.path} is sound, {len(journal.owners())} owners")
+    yield Checkup("journal", Status.OK, f"{journal.path} is sound, {len(journal.owners())} owners")
     for name in owners:
         owned = journal.owner(name)
         problems = owned.verify()
         counts = f"{owned.head} entries, {len(owned.state())} memories"
         found = f"{len(problems)} problems, the first: {problems[0]}" if problems else f"replays cleanly, {counts}"
-        yield Check(f"journal of {name}", Status.FAIL if problems else Status.OK, found)
+        yield Checkup(f"journal of {name}", Status.FAIL if problems else Status.OK, found)
     if journal.purge_pending:
-        yield Check("erasure", Status.WARN, "erased texts may still be in the files; the next writing command removes them")
+        yield Checkup(
+            "erasure", Status.WARN, "erased texts may still be in the files; the next writing command removes them"
+        )
 
 
 def _owners(journal: Journal, owner: str | None) -> list[str]:
     return journal.owners() if owner is None else [name for name in journal.owners() if name == owner]
 
 
-def _index(options: Options, journal: Journal) -> Iterator[Check]:
+def _index(options: Options, journal: Journal) -> Iterator[Checkup]:
     from deltamem.bank.store import lock_folder
 
     try:
         lock = lock_folder(options.bank)
     except DeltaMemError as error:
-        yield Check("lock", Status.WARN, f"{error}; the index was not checked")
+        yield Checkup("lock", Status.WARN, f"{error}; the index was not checked")
         return
     try:
-        yield Check("lock", Status.OK, "free")
+        yield Checkup("lock", Status.OK, "free")
         yield from _index_files(options, journal)
     finally:
         lock.release()
 
 
-def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
+def _index_files(options: Options, journal: Journal) -> Iterator[Checkup]:
     from deltamem.bank import chroma_files
     from deltamem.bank.chroma import ChromaIndex
     from deltamem.bank.store import INDEX_FOLDER
@@ -154,16 +156,16 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
     folder = options.bank / INDEX_FOLDER
     if options.index_url is None:
         if not folder.is_dir():
-            yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
+            yield Checkup("index", Status.WARN, "none yet; it is built when the bank is opened")
             return
         # Opening throws damaged parts away; what only looks must not.
         if not chroma_files.is_sound(folder):
-            yield Check("index", Status.WARN, "damaged; it is rebuilt when the bank is opened")
+            yield Checkup("index", Status.WARN, "damaged; it is rebuilt when the bank is opened")
             return
     try:
         index = ChromaIndex.open(None if options.index_url else folder, options.index_url, journal.store_id)
     except DeltaMemError as error:
-        yield Check("index", Status.FAIL, str(error))
+        yield Checkup("index", Status.FAIL, str(error))
         return
     try:
         for name in _owners(journal, options.owner):
@@ -172,14 +174,14 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
         index.close()
 
 
-def _in_step(index: ChromaIndex, journal: OwnerJournal, embedder: str) -> Check:
+def _in_step(index: ChromaIndex, journal: OwnerJournal, embedder: str) -> Checkup:
     name = f"index of {journal.name}"
     status, head, memories = index.status(journal.name), journal.head, len(journal.state())
     if status is None:
-        return Check(name, Status.WARN, "none yet; it is built when the memory is opened")
+        return Checkup(name, Status.WARN, "none yet; it is built when the memory is opened")
     if status.embedder != embedder:
-        return Check(name, Status.WARN, f"made with {status.embedder}, not with {embedder}; it would be rebuilt")
+        return Checkup(name, Status.WARN, f"made with {status.embedder}, not with {embedder}; it would be rebuilt")
     if (status.position, status.memories) != (head, memories):
         found = f"at @{status.position} with {status.memories} memories, the journal at @{head} with {memories}"
-        return Check(name, Status.WARN, f"{found}; it is brought in step when the memory is opened")
-    return Check(name, Status.OK, f"in step with the journal, @{head}, {memories} memories")
+        return Checkup(name, Status.WARN, f"{found}; it is brought in step when the memory is opened")
+    return Checkup(name, Status.OK, f"in step with the journal, @{head}, {memories} memories")

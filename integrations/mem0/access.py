@@ -17,7 +17,7 @@ from deltamem.server.access import Caller, allow, service_of
 from deltamem.server.keys import Key, Scope
 from deltamem.server.problems import Problem, not_found
 from deltamem.server.service import Service
-from integrations.mem0.filters import View, user_name
+from integrations.mem0.filters import MemoryView, user_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Mem0Access:
             # What was written between the three readings is not there yet.
             if memory.id in uuids
             and memory.id in added
-            and test(View(manager.owner, uuids[memory.id], memory, added[memory.id]))
+            and test(MemoryView(manager.owner, uuids[memory.id], memory, added[memory.id]))
         ]
 
     def job(self, event_id: str) -> tuple[MemoryManager, Job]:

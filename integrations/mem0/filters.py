@@ -21,7 +21,7 @@ _ORDER = ("eq", "ne", "gt", "gte", "lt", "lte")
 _ANY = "*"
 
 
-class View(Mapping[str, Value]):
+class MemoryView(Mapping[str, Value]):
     """What filters see of a memory: its metadata, and what mem0 has beside it, computed when it is asked for."""
 
     __slots__ = ("_added", "_memory", "_owner", "_uuid")
@@ -131,7 +131,7 @@ def read_mem0_filter(filters: Mapping[str, object]) -> Test:
     """Understand a filter of mem0's.
 
     Returns:
-        A function that tells of a memory's `View` whether the filter holds.
+        A function that tells of a memory's `MemoryView` whether the filter holds.
     """
     return read_filter(_translated(filters, 1))
 

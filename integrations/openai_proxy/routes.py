@@ -196,7 +196,7 @@ class ProxyRoutes(Routes):
             if conversation is not None and upstream.is_success:
                 try:
                     name = await asyncio.to_thread(conversation.keep)
-                    answer = _Answer(conversation, name)
+                    answer = _KeptAnswer(conversation, name)
                 except Exception as error:
                     ours["X-DeltaMem-Memory"] = "error"
                     _log("kept", error)
@@ -276,7 +276,7 @@ async def _close(upstream: httpx.Response) -> None:
 class _Relay(StreamingResponse):
     """The upstream's answer; the connection ends with it, also when the client leaves."""
 
-    def __init__(self, upstream: httpx.Response, answer: _Answer | None, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, upstream: httpx.Response, answer: _KeptAnswer | None, headers: list[tuple[bytes, bytes]]) -> None:
         super().__init__(_relayed(upstream, answer), upstream.status_code)
         self.raw_headers = [(name.lower(), value) for name, value in headers]
         self._upstream = upstream
@@ -292,7 +292,7 @@ class _Relay(StreamingResponse):
 
 
 @dataclass
-class _Answer:
+class _KeptAnswer:
     """Reads the text of an answer along as it goes by, and keeps it before the last of it has been sent on."""
 
     conversation: _Conversation
@@ -354,7 +354,7 @@ class _Answer:
             _log("kept", error)
 
 
-async def _relayed(upstream: httpx.Response, answer: _Answer | None) -> AsyncIterator[bytes]:
+async def _relayed(upstream: httpx.Response, answer: _KeptAnswer | None) -> AsyncIterator[bytes]:
     events = upstream.headers.get("content-type", "").startswith("text/event-stream")
     held = b""
     async for chunk in upstream.aiter_raw():
