@@ -120,7 +120,7 @@ def test_an_event_shows_how_far_its_job_is(ann: Any, server: Server) -> None:
     assert waiting["status"] == "PENDING" and waiting["results"] == [] and waiting["completed_at"] is None
     server.service.pause(False)
     assert ended(ann, event_id)["latency"] >= 0
-    assert [job.state for job in server.service.manager_of("ann").jobs()] == [JobState.DONE]
+    assert [job.state for job in server.service.manager_of("ann").journal.jobs()] == [JobState.DONE]
 
 
 def test_filters(ann: Any) -> None:
@@ -404,7 +404,7 @@ def test_what_is_not_supported_is_refused_by_its_name(server: Server) -> None:
         assert refused.headers["content-type"] == "application/json"
     assert ann.post("/v3/memories/add/", content=b"{").status_code == 400
     assert list(server.service.store.journal.owner("ann").entries()) == before
-    assert server.service.manager_of("ann").jobs() == []
+    assert server.service.manager_of("ann").journal.jobs() == []
 
 
 def test_the_self_hosted_dialect(server: Server) -> None:
@@ -456,7 +456,7 @@ def test_the_example_of_the_page(tmp_path: Path, mem0: Any) -> None:
     code = page.partition("test_mem0.py runs this block -->\n```python\n")[2].partition("```")[0]
     with serving(tmp_path / "bank") as server:
         exec(code.replace("http://127.0.0.1:8377", server.url), {})
-        until(lambda: [job.state for job in server.service.manager_of("ann").jobs()] == [JobState.DONE])
+        until(lambda: [job.state for job in server.service.manager_of("ann").journal.jobs()] == [JobState.DONE])
 
 
 @pytest.mark.slow
