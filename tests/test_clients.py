@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from episode_texts import outputs
-from proxy_cases import models
 from rule_model import rules
 from scripted_server import Script, completion, replies, serve
 from server_cases import ANN, CHEAP, ROOT, Process, ok, process, until
@@ -95,6 +94,7 @@ def test_schemathesis(tmp_path: Path) -> None:
 
 
 def test_mem0_of_npm(tmp_path: Path) -> None:
+    pytest.importorskip("integrations.mem0.routes")
     environment = {"NODE_PATH": str(installed("mem0ai") / "node_modules"), "MEM0_TELEMETRY": "false"}
     token = key(tmp_path, "ann")
     with served(tmp_path) as server:
@@ -103,6 +103,7 @@ def test_mem0_of_npm(tmp_path: Path) -> None:
 
 
 def test_litellm_through_the_proxy(tmp_path: Path) -> None:
+    models = pytest.importorskip("proxy_cases").models
     program = python("litellm")
     token = key(tmp_path, "ann")
     with (

@@ -57,11 +57,7 @@ class NoModel:
     name = "no model"
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
-        """Refuse.
-
-        Raises:
-            LLMError: Always.
-        """
+        """Refuse."""
         raise LLMError("this server has no model")
 
 
@@ -144,11 +140,7 @@ class Service:
             self.worker.wake()
 
     async def ingest(self, session: Session, *, wait: float = 0.0) -> Transition | Job:
-        """Take a session on and wait for it, see `Worker.ingest`.
-
-        Raises:
-            Problem: 503 if this server has no model.
-        """
+        """Enqueue a session and wait for it, see `Worker.ingest`; 503 without a model."""
         if self.worker is None:
             raise Problem(503, "this server has no model to read sessions with; memories can be written directly")
         return await self.worker.ingest(session, wait=wait)
@@ -169,11 +161,7 @@ class Service:
         return _kept(self._added, manager, manager.journal.added)
 
     async def forget(self, manager: MemoryManager, memory_id: str) -> Entry:
-        """Erase a memory for good, see `MemoryManager.forget`.
-
-        Raises:
-            DeltaMemError: If there never was such a memory.
-        """
+        """Erase a memory for good, see `MemoryManager.forget`; NotFoundError if there never was one."""
         await asyncio.to_thread(manager.history, memory_id)  # raises, before anything is broken off for it
         return await self._erasing(manager, manager.forget(memory_id))
 
@@ -182,11 +170,7 @@ class Service:
         return await self._erasing(manager, manager.forget_all(memory_ids)) if memory_ids else []
 
     async def review(self, owner: str, reading: Coroutine[Any, Any, Read]) -> Read:
-        """Let an agent's trajectory be read, unless something of the agent is erased meanwhile, or the server ends.
-
-        Raises:
-            Problem: 503 if it was broken off; its stages are recorded, so that it can go on.
-        """
+        """Let an agent's trajectory be read. An erasure or the end of the server breaks it off (503); it can go on later."""
         task = asyncio.ensure_future(reading)
         self._reviews[task] = owner
         try:

@@ -1,6 +1,5 @@
 """Keys, scopes, rates and body limits: what is another's cannot be told from what does not exist."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +38,20 @@ ROUTES = [
     ("GET", "", {}),
     ("DELETE", "", {}),
 ]
-OF_AN_ID = [route for route in ROUTES if "{" in route[1]]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of many tests, none of which changes it."""
-    with serving(tmp_path_factory.mktemp("shared") / "bank") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ann(shared: Server) -> httpx.Client:
+@pytest.fixture
+def ann(server: Server) -> httpx.Client:
     """Ann's client; she has a memory."""
-    client = shared.client(shared.key("ann"))
+    client = server.client(server.key("ann"))
     assert client.post("/v1/owners/ann/memories", json={"memories": [{"text": "Ann has a dog."}]}).status_code == 201
     return client
 
 
-@pytest.fixture(scope="module")
-def bobs(shared: Server) -> dict[str, str]:
+@pytest.fixture
+def bobs(server: Server) -> dict[str, str]:
     """Ids of Bob's: a memory by its UUID, and a job."""
-    bob = shared.client(shared.key("bob"))
+    bob = server.client(server.key("bob"))
     said = [{"role": "user", "content": "My pet is a bee."}]
     bob.post("/v1/owners/bob/sessions", json={"id": "s1", "time": "2026-03-02T09:00:00", "turns": said, "wait": LONG})
     job = bob.get("/v1/owners/bob/jobs", params={"state": "done"}).json()["jobs"][0]["id"]
@@ -73,28 +64,16 @@ def everything(server: Server) -> list[tuple[str, list[Any], list[str]]]:
     return [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
 
 
-@pytest.mark.parametrize(("method", "path", "sent"), ROUTES)
-def test_a_foreign_owner_is_like_one_that_does_not_exist(
-    shared: Server, ann: httpx.Client, bobs: dict[str, str], method: str, path: str, sent: dict[str, Any]
-) -> None:
-    before = everything(shared)
-    foreign = ann.request(method, f"/v1/owners/bob/{path.format(**bobs)}".removesuffix("/"), **sent)
-    unknown = ann.request(method, f"/v1/owners/nobody/{path.format(memory='m1', job='x')}".removesuffix("/"), **sent)
-    assert foreign.status_code == unknown.status_code == 404
-    assert foreign.content == unknown.content and SECRET.encode() not in foreign.content
-    assert everything(shared) == before
-
-
-@pytest.mark.parametrize(("method", "path", "sent"), OF_AN_ID)
-def test_a_foreign_id_is_like_one_that_does_not_exist(
-    shared: Server, ann: httpx.Client, bobs: dict[str, str], method: str, path: str, sent: dict[str, Any]
-) -> None:
-    before = everything(shared)
-    foreign = ann.request(method, f"/v1/owners/ann/{path.format(**bobs)}", **sent)
+def test_what_is_foreign_is_like_what_does_not_exist(server: Server, ann: httpx.Client, bobs: dict[str, str]) -> None:
+    before = everything(server)
     made_up = {"memory": "00000000-0000-4000-8000-000000000000", "job": "0" * 32}
-    unknown = ann.request(method, f"/v1/owners/ann/{path.format(**made_up)}", **sent)
-    assert foreign.status_code == unknown.status_code == 404 and foreign.content == unknown.content
-    assert everything(shared) == before
+    for method, path, sent in ROUTES:
+        for owner, other in (("bob", "nobody"), *([("ann", "ann")] if "{" in path else [])):
+            foreign = ann.request(method, f"/v1/owners/{owner}/{path.format(**bobs)}".removesuffix("/"), **sent)
+            unknown = ann.request(method, f"/v1/owners/{other}/{path.format(**made_up)}".removesuffix("/"), **sent)
+            assert foreign.status_code == unknown.status_code == 404, (method, path, owner)
+            assert foreign.content == unknown.content and SECRET.encode() not in foreign.content
+        assert everything(server) == before, (method, path)
 
 
 def test_scopes(server: Server) -> None:

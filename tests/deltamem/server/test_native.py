@@ -1,6 +1,5 @@
 """The native routes: what a manager does, over real HTTP."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ TIME = "2026-03-02T09:00:00"
 @pytest.fixture
 def http(server: Server) -> httpx.Client:
     return server.client()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server of many tests, none of which changes what it knows of Ann."""
-    with serving(tmp_path_factory.mktemp("shared") / "bank") as server:
-        client = server.client()
-        ok(client.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
-        yield client
 
 
 def test_a_session_is_read_and_found(http: httpx.Client) -> None:
@@ -86,69 +76,68 @@ def test_pages_follow_each_other(http: httpx.Client) -> None:
     assert [one["id"] for one in even] == ["m1", "m3", "m5", "m7"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "sent", "status"),
-    [
-        ("POST", "search", {"content": b"{"}, 400),
-        ("POST", "search", {"content": b"\xff\xfe"}, 400),
-        ("POST", "search", {"content": b"[" * 100_000}, 400),
-        ("POST", "search", {"json": []}, 422),
-        ("POST", "search", {"json": {"queries": ["x"], "k": "5"}}, 422),
-        ("POST", "search", {"json": {"queries": ["x"], "limit": 5}}, 422),
-        ("POST", "search", {"json": {"queries": ["x"], "k": 10**9}}, 422),
-        ("POST", "search", {"json": {"queries": ["x"] * 21}}, 422),
-        ("POST", "search", {"json": {"queries": ["x"], "filters": {"a": {"near": 1}}}}, 400),
-        ("POST", "search", {"json": {"queries": [1]}}, 422),
-        ("POST", "search", {"content": b'{"queries": ["\\ud800"]}'}, 422),
-        ("POST", "sessions", {"json": {"id": "s", "time": "yesterday", "turns": []}}, 422),
-        ("POST", "sessions", {"json": a_session(1, "x", wait=1e9)}, 422),
-        ("POST", "sessions", {"json": a_session(1, "x", owner="bob")}, 422),
-        ("POST", "memories", {"json": {"memories": [{"text": " ", "time": TIME}]}}, 400),
-        ("POST", "memories", {"json": {"memories": [{"text": "x", "metadata": {"a": {"b": 1}}}]}}, 422),
-        ("POST", "memories", {"json": {"memories": [{"text": "x", "metadata": {"AND": 1}}]}}, 400),
-        ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"a": NaN}}]}'}, 400),
-        ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"\\ud800": 1}}]}'}, 400),
-        ("PATCH", "memories/m1", {"json": {}}, 422),
-        ("PATCH", "memories/m1", {"json": {"text": None, "metadata": None}}, 422),
-        ("GET", "memories", {"params": {"at": "never"}}, 404),
-        ("GET", "memories", {"params": {"at": "@99999999999999999999"}}, 404),
-        ("GET", "memories", {"params": {"cursor": "x"}}, 422),
-        ("GET", "memories", {"params": {"filters": "["}}, 422),
-        ("GET", "memories", {"params": {"page": "2"}}, 422),
-        ("GET", "memories/m99", {}, 404),
-        ("GET", "memories/%ff", {}, 400),
-        ("GET", "jobs/none", {}, 404),
-        ("PUT", "memories", {}, 405),
-        ("GET", "nothing", {}, 404),
-    ],
-)
-def test_bad_input_is_one_sentence(shared: httpx.Client, method: str, path: str, sent: dict[str, Any], status: int) -> None:
-    headers = {"content-type": "application/json"} if "content" in sent else {}
-    said = problem(shared.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
-    assert "Traceback" not in said and "dog" not in said
-    assert [one["text"] for one in ok(shared.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+BAD_INPUT: list[tuple[str, str, dict[str, Any], int]] = [
+    ("POST", "search", {"content": b"{"}, 400),
+    ("POST", "search", {"content": b"\xff\xfe"}, 400),
+    ("POST", "search", {"content": b"[" * 100_000}, 400),
+    ("POST", "search", {"json": []}, 422),
+    ("POST", "search", {"json": {"queries": ["x"], "k": "5"}}, 422),
+    ("POST", "search", {"json": {"queries": ["x"], "limit": 5}}, 422),
+    ("POST", "search", {"json": {"queries": ["x"], "k": 10**9}}, 422),
+    ("POST", "search", {"json": {"queries": ["x"] * 21}}, 422),
+    ("POST", "search", {"json": {"queries": ["x"], "filters": {"a": {"near": 1}}}}, 400),
+    ("POST", "search", {"json": {"queries": [1]}}, 422),
+    ("POST", "search", {"content": b'{"queries": ["\\ud800"]}'}, 422),
+    ("POST", "sessions", {"json": {"id": "s", "time": "yesterday", "turns": []}}, 422),
+    ("POST", "sessions", {"json": a_session(1, "x", wait=1e9)}, 422),
+    ("POST", "sessions", {"json": a_session(1, "x", owner="bob")}, 422),
+    ("POST", "memories", {"json": {"memories": [{"text": " ", "time": TIME}]}}, 400),
+    ("POST", "memories", {"json": {"memories": [{"text": "x", "metadata": {"a": {"b": 1}}}]}}, 422),
+    ("POST", "memories", {"json": {"memories": [{"text": "x", "metadata": {"AND": 1}}]}}, 400),
+    ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"a": NaN}}]}'}, 400),
+    ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"\\ud800": 1}}]}'}, 400),
+    ("PATCH", "memories/m1", {"json": {}}, 422),
+    ("PATCH", "memories/m1", {"json": {"text": None, "metadata": None}}, 422),
+    ("GET", "memories", {"params": {"at": "never"}}, 404),
+    ("GET", "memories", {"params": {"at": "@99999999999999999999"}}, 404),
+    ("GET", "memories", {"params": {"cursor": "x"}}, 422),
+    ("GET", "memories", {"params": {"filters": "["}}, 422),
+    ("GET", "memories", {"params": {"page": "2"}}, 422),
+    ("GET", "memories/m99", {}, 404),
+    ("GET", "memories/%ff", {}, 400),
+    ("GET", "jobs/none", {}, 404),
+    ("PUT", "memories", {}, 405),
+    ("GET", "nothing", {}, 404),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "good"),
-    [
-        ({"text": "Ann has a cat."}, True),
-        ({"text": None, "metadata": {}}, True),
-        ({"time": TIME + "Z", "text": None}, True),
-        ({}, False),
-        ({"text": None}, False),
-        ({"text": ""}, False),
-        ({"text": " \t\u00a0\u2003"}, False),
-        ({"text": "\x1c\x85"}, False),
-    ],
-)
-def test_the_description_refuses_what_the_server_refuses(shared: httpx.Client, change: dict[str, Any], good: bool) -> None:
-    bob = "/v1/owners/bob/memories"
-    ok(shared.post(bob, json={"memories": [{"text": "Bob has a dog."}]}), 201)
-    described = ok(shared.get("/openapi.json"))
-    update = described | {"$ref": "#/components/schemas/UpdateIn"}
-    assert Draft202012Validator(update).is_valid(change) is good
-    assert shared.patch(f"{bob}/m1", json=change).is_success is good
+def test_bad_input_is_one_sentence(http: httpx.Client) -> None:
+    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+    for method, path, sent, status in BAD_INPUT:
+        headers = {"content-type": "application/json"} if "content" in sent else {}
+        said = problem(http.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
+        assert "Traceback" not in said and "dog" not in said
+    assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+
+
+CHANGES: list[tuple[dict[str, Any], bool]] = [
+    ({"text": "Ann has a cat."}, True),
+    ({"text": None, "metadata": {}}, True),
+    ({"time": TIME + "Z", "text": None}, True),
+    ({}, False),
+    ({"text": None}, False),
+    ({"text": ""}, False),
+    ({"text": " \t\u00a0\u2003"}, False),
+    ({"text": "\x1c\x85"}, False),
+]
+
+
+def test_the_description_refuses_what_the_server_refuses(http: httpx.Client) -> None:
+    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+    update = Draft202012Validator(ok(http.get("/openapi.json")) | {"$ref": "#/components/schemas/UpdateIn"})
+    for change, good in CHANGES:
+        assert update.is_valid(change) is good, change
+        assert http.patch(f"{ANN}/memories/m1", json=change).is_success is good, change
 
 
 def test_a_server_without_a_model_says_so(tmp_path: Path) -> None:
