@@ -110,7 +110,7 @@ class JournalFiles:
     def __init__(self, journal: Database, *, read_only: bool = False) -> None:
         """Bind the journal; the other files are opened when they are needed."""
         self.journal = journal
-        self._read_only = read_only
+        self.read_only = read_only
         self._folder = None if journal.path is None else journal.path.parent / FOLDER
         self._opened: dict[str, PluginStore] = {}
 
@@ -125,13 +125,13 @@ class JournalFiles:
             store = self._opened.get(kind.name)
             if store is None:
                 path = None if self._folder is None else self._path(self._folder, kind.name)
-                store = kind(self, Database.open(path, kind.kind, read_only=self._read_only))
+                store = kind(self, Database.open(path, kind.kind, read_only=self.read_only))
                 self._opened[kind.name] = store
             assert isinstance(store, kind)
             return store
 
     def _path(self, folder: Path, name: str) -> Path:
-        if not self._read_only:
+        if not self.read_only:
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{name}.sqlite3"
 

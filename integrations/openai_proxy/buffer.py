@@ -65,6 +65,8 @@ class Conversations(PluginStore):
     def __init__(self, files: JournalFiles, database: Database) -> None:
         """Bind a file; empties the conversations of which an earlier process made sessions when it was killed."""
         super().__init__(files, database)
+        if files.read_only:
+            return
         with files.journal.read() as journal, database.read() as connection:
             kept = connection.execute(_KEPT).fetchall()
             made = [(row, part) for row in kept if (part := _part_made(journal, row)) is not None]

@@ -190,6 +190,8 @@ def test_a_process_that_ends_while_it_makes_sessions_loses_and_repeats_nothing(
         keep(owner, "s", turns(*said), "Ann")
         patch.setattr(Conversations, "_empty", lambda *_: None)
         assert [job.session_id for job in journal.beside(Conversations).end_idle(NOW)] == ["s/2"]
+    with Journal.open(tmp_path / "j", read_only=True) as journal:
+        assert journal.integrity_check() == [] and journal.owners() == ["ann"]
     with Journal.open(tmp_path / "j") as journal:
         owner = journal.owner("ann")
         owner.forget("m1")
