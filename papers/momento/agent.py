@@ -24,7 +24,7 @@ from papers.momento import tools
 from papers.momento.facts import FactReader
 from papers.momento.mini import OPENINGS, form_pattern
 from papers.momento.scores import Action
-from papers.momento.tasks import Task
+from papers.momento.tasks import MomentoTask
 from papers.momento.world import World
 
 DONE = "[DONE]"
@@ -98,7 +98,7 @@ class Agent(Protocol):
         ...
 
 
-class User(Protocol):
+class Customer(Protocol):
     """Wants something from the agent."""
 
     async def say(self, reply: str | None) -> str:
@@ -147,7 +147,7 @@ class LLMAgent:
 
     model: Model
     toolbox: Toolbox
-    task: Task
+    task: MomentoTask
     prompt: Prompt
     summary_prompt: Prompt
     rounds: int  # Of tool calls for each message
@@ -248,14 +248,14 @@ def _line(message: Mapping[str, Any]) -> str:
 class LLMUser:
     """A model that plays the user."""
 
-    def __init__(self, model: Model, task: Task, prompt: Prompt) -> None:
+    def __init__(self, model: Model, task: MomentoTask, prompt: Prompt) -> None:
         self._model = model
         images = "\n".join(f"{image.id}: {image.description}" for image in task.images) or "(none)"
         filled = prompt.fill(date=str(task.current_date), instruction=task.instruction, images=images)
         self._messages: list[dict[str, object]] = [{"role": "system", "content": filled}]
 
     async def say(self, reply: str | None) -> str:
-        """See `User`."""
+        """See `Customer`."""
         # What the agent says is what this model is told, and the reverse.
         heard = BEGINNING if reply is None else reply or SILENCE
         self._messages.append({"role": "user", "content": heard})
@@ -270,11 +270,11 @@ class LLMUser:
 class ScriptedUser:
     """Says what ``momento-mini`` has the user say, agrees to whatever is asked, and is done with anything else."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: MomentoTask) -> None:
         self._opening = task.opening
 
     async def say(self, reply: str | None) -> str:
-        """See `User`."""
+        """See `Customer`."""
         if reply is None:
             return self._opening
         return "Yes, please go ahead." if reply.endswith("?") else DONE
@@ -286,7 +286,7 @@ class ScriptedAgent:
     So it measures what a memory gives an agent that makes no mistakes of its own.
     """
 
-    def __init__(self, toolbox: Toolbox, task: Task, reader: FactReader) -> None:
+    def __init__(self, toolbox: Toolbox, task: MomentoTask, reader: FactReader) -> None:
         self._tools, self._task, self._reader = toolbox, task, reader
         self._planned: tuple[str, dict[str, Any], str] | None = None  # a call, and what to say once it is done
 
@@ -351,7 +351,7 @@ class ScriptedAgent:
         return "I have everything. Shall I go ahead?"
 
 
-def with_images(text: str, task: Task, folder: Path | None) -> UserMessage:
+def with_images(text: str, task: MomentoTask, folder: Path | None) -> UserMessage:
     """A user's message with the pictures that it names.
 
     Raises:

@@ -79,7 +79,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-class Database:
+class ServiceDatabase:
     """A database of its own on a server whose superuser we are; one trial at a time."""
 
     def __init__(self, url: str, name: str, roles: Mapping[str, tuple[str, str]]) -> None:
@@ -236,7 +236,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def open_databases(name: str, count: int) -> Iterator[list[Database]]:
+def open_databases(name: str, count: int) -> Iterator[list[ServiceDatabase]]:
     """So many empty databases with the tables of the service; they are dropped when the block ends.
 
     Args:
@@ -266,7 +266,7 @@ def open_databases(name: str, count: int) -> Iterator[list[Database]]:
                 if not number:
                     _prepare(name, template, roles)
             names = [f"{template}_{number}" for number in range(1, count + 1)]
-            databases = [Database(name, made, roles) for made in names]
+            databases = [ServiceDatabase(name, made, roles) for made in names]
         except psycopg.Error as error:
             raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
         for database in databases:

@@ -164,7 +164,7 @@ _WHOSE = re.compile(r"^(?:our|my|the|a|an) ", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Fact:
+class RememberedFact:
     """Something that was said of what is asked about."""
 
     day: date  # When, as the text says; the first of all days if it does not
@@ -205,7 +205,7 @@ class FactReader:
                 known = None
         return known
 
-    def facts(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> Iterator[Fact]:
+    def facts(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> Iterator[RememberedFact]:
         """All that is said of what is asked about."""
         for text in memory:
             day = date.min
@@ -218,7 +218,7 @@ class FactReader:
                         continue  # what the user wants is what the user says
                 for sentence in _SENTENCE.split(line):
                     if (found := self._read(topic, asked, sentence)) is not None:
-                        yield Fact(day, *found)
+                        yield RememberedFact(day, *found)
 
     def _read(self, topic: str, asked: Mapping[str, str], sentence: str) -> tuple[dict[str, str], bool] | None:
         kind = _KINDS[topic]

@@ -17,7 +17,7 @@ from deltamem.replies import last_object, without_thinking
 from eval.judge import error_rates, failures, words
 from eval.records import Verdict
 from papers.momento.agent import Model
-from papers.momento.tasks import Task
+from papers.momento.tasks import MomentoTask
 
 JUDGE = "information"
 """Name of the judge in summaries."""
@@ -36,7 +36,7 @@ class InformationJudge:
     prompt: Prompt
     attempts: int
 
-    async def judge(self, task: Task, transcript: Sequence[tuple[str, str]]) -> tuple[list[bool] | None, str | None]:
+    async def judge(self, task: MomentoTask, transcript: Sequence[tuple[str, str]]) -> tuple[list[bool] | None, str | None]:
         """The verdicts, or why there are none."""
         items = [
             {"index": number, **item.model_dump(include={"description", "reference_answer"})}
@@ -91,13 +91,13 @@ def read_verdicts(text: str, count: int) -> list[bool]:
 class KnownReply:
     """A reply to one message, and whether it gives the customer all of the information or none."""
 
-    task: Task
+    task: MomentoTask
     kind: str
     reply: str
     right: bool
 
 
-def known_replies(tasks: Sequence[Task], seed: int) -> list[KnownReply]:
+def known_replies(tasks: Sequence[MomentoTask], seed: int) -> list[KnownReply]:
     """A right and a wrong reply to each of some tasks, drawn from those that expect information.
 
     A right one says all that is expected; a wrong one says nothing, or in every second task what another task expects.
@@ -117,16 +117,16 @@ def known_replies(tasks: Sequence[Task], seed: int) -> list[KnownReply]:
     return replies
 
 
-def _answers(task: Task) -> list[str]:
+def _answers(task: MomentoTask) -> list[str]:
     return [item.reference_answer or "" for item in task.expected_information]
 
 
-def _reply(task: Task, answers: Sequence[str]) -> str:
+def _reply(task: MomentoTask, answers: Sequence[str]) -> str:
     pieces = zip(task.expected_information, answers, strict=True)
     return " ".join(f"You asked {item.description}: {answer}." for item, answer in pieces)
 
 
-async def calibrate(judge: InformationJudge, tasks: Sequence[Task], seed: int) -> dict[str, Any]:
+async def calibrate(judge: InformationJudge, tasks: Sequence[MomentoTask], seed: int) -> dict[str, Any]:
     """Let the judge judge known replies, all at once.
 
     Returns:

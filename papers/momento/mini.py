@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from papers.momento.policies import PROVIDERS, order_total
 from papers.momento.schema import Row, amount
-from papers.momento.tasks import ExpectedInformation, Message, Node, PastSession, Task, TaskSet
+from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, PastMessage, PastSession, TaskSet
 from papers.momento.world import BASIC, Catalogue, state_hashes
 
 CITIES = {"Lindau": ("Norvia", 47.5, 9.7), "Port Ellery": ("Norvia", 48.1, 11.2), "Sarnath": ("Velia", 44.3, 12.9)}
@@ -231,7 +231,7 @@ class _Writer:
             if all(other[key] != true[key] for key in ("dish", "count", "provider", "time", "tier", "end")):
                 return other
 
-    def write(self) -> Task:
+    def write(self) -> MomentoTask:
         """The task, with the hashes of the state that its reference actions lead to."""
         place = self.places[0]
         true = self.filling(place)
@@ -245,7 +245,7 @@ class _Writer:
         nodes, information = self.expected(place, true)
         opening = OPENINGS[self.topic].format(**true)
         hashes: dict[str, Any] = {**state_hashes(self.state(nodes[-1], seed_data))}
-        return Task(
+        return MomentoTask(
             task_id=self.number,
             user_id=self.user,
             instruction=f"You are a customer of the restaurant service. You begin with: {opening} You expect the assistant "
@@ -261,7 +261,7 @@ class _Writer:
             evidence=evidence,
         )
 
-    def state(self, last: Node, seed_data: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    def state(self, last: ActionNode, seed_data: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
         """The user's rows after the last of the reference actions, which alone changes them, as `World.state` has them."""
         given = last.arguments
         state: dict[str, list[Row]] = {"orders": [], "reservations": [], "order_items": []}
@@ -340,7 +340,7 @@ class _Writer:
                     summary=f"The user talked about {' and '.join(sorted(subjects))}.",
                     extracted_facts={"said": said},
                     messages=tuple(
-                        Message(seq=seq, role="user" if seq % 2 else "assistant", content=text)
+                        PastMessage(seq=seq, role="user" if seq % 2 else "assistant", content=text)
                         for seq, text in enumerate(texts, start=1)
                     ),
                 )
@@ -362,7 +362,7 @@ class _Writer:
                 return FORMS[self.topic].format(**other), "Noted."
         return self.noise(true)
 
-    def expected(self, place: Mapping[str, Any], true: Mapping[str, str]) -> tuple[list[Node], ExpectedInformation]:
+    def expected(self, place: Mapping[str, Any], true: Mapping[str, str]) -> tuple[list[ActionNode], ExpectedInformation]:
         """The reference actions in order, and what the user has to be told."""
         dish = next(one for one in self.dishes(place) if one["name"] == true["dish"])
         price, count = float(dish["price"]), int(true["count"])
@@ -405,19 +405,19 @@ def _told(description: str, answer: str) -> ExpectedInformation:
     return ExpectedInformation(description=description, reference_answer=answer)
 
 
-def _chain(*calls: tuple[str, dict[str, Any]]) -> list[Node]:
+def _chain(*calls: tuple[str, dict[str, Any]]) -> list[ActionNode]:
     return [
-        Node(id=f"n{number}", tool=tool, arguments=arguments, predecessors=(f"n{number - 1}",) if number else ())
+        ActionNode(id=f"n{number}", tool=tool, arguments=arguments, predecessors=(f"n{number - 1}",) if number else ())
         for number, (tool, arguments) in enumerate(calls)
     ]
 
 
-def alternatives(nodes: Sequence[Node]) -> tuple[tuple[Node, ...], ...]:
+def alternatives(nodes: Sequence[ActionNode]) -> tuple[tuple[ActionNode, ...], ...]:
     """The reference actions, or the same with another way to find restaurants and menus."""
     ways = [tuple(nodes)]
     if any(node.tool == "search_restaurants" for node in nodes):
         rest = [node for node in nodes if node.tool not in ("search_restaurants", "list_restaurant_menu")]
-        by_sql = Node(id="sql", tool="execute_sql")
+        by_sql = ActionNode(id="sql", tool="execute_sql")
         ways.append((by_sql, *(node.model_copy(update={"predecessors": ("sql",)}) for node in rest)))
     return tuple(ways)
 

@@ -18,7 +18,7 @@ from papers.momento.agent import Model
 from papers.momento.mini import turn_id
 from papers.momento.policies import CallError, PolicyViolationError
 from papers.momento.schema import Row
-from papers.momento.tasks import Task
+from papers.momento.tasks import MomentoTask
 from papers.momento.world import World
 
 GIVEN_SUMMARIES = "given_summaries"
@@ -41,7 +41,7 @@ NEAREST = (
 """What is asked where no model writes a query, or the one that it wrote is refused."""
 
 
-class Recalled(StrictModel):
+class RecallRecord(StrictModel):
     """What was recalled for a message."""
 
     texts: tuple[str, ...] = ()  # Oldest first, as the agent is shown them
@@ -50,11 +50,11 @@ class Recalled(StrictModel):
     refused: str = ""  # Why its query was not used
 
 
-Recall = Callable[[str], Awaitable[Recalled]]
+Recall = Callable[[str], Awaitable[RecallRecord]]
 """Recalls what helps with a message; a `DeltaMemError` ends the trial."""
 
 
-def dialogue_sessions(task: Task) -> list[DialogueSession]:
+def dialogue_sessions(task: MomentoTask) -> list[DialogueSession]:
     """The past sessions as memory systems read them: what user and assistant said, without the tools' results."""
     ordered = sorted(task.sessions, key=lambda session: session.started_at)
     return [
@@ -80,11 +80,11 @@ class MemoryRecall:
     with_time: WithTime
     fixed: str | None = None  # Searched for in place of the message
 
-    async def __call__(self, message: str) -> Recalled:
+    async def __call__(self, message: str) -> RecallRecord:
         """What the memory finds, oldest first."""
         found = await self.memory.search(self.fixed or message, self.k)
         ordered = sorted(found, key=lambda passage: (passage.time is not None, passage.time))
-        return Recalled(texts=tuple(dated(passage.text, passage.time, self.with_time) for passage in ordered))
+        return RecallRecord(texts=tuple(dated(passage.text, passage.time, self.with_time) for passage in ordered))
 
 
 @dataclass
@@ -92,12 +92,12 @@ class SummaryRecall:
     """Has a model write a query over the summaries; the database shows it those of this user alone."""
 
     world: World
-    task: Task
+    task: MomentoTask
     embedder: Embedder
     model: Model | None
     prompt: Prompt
 
-    async def __call__(self, message: str) -> Recalled:
+    async def __call__(self, message: str) -> RecallRecord:
         """What the query of the model finds, or the nearest."""
         (vector,) = await asyncio.to_thread(self.embedder.queries, [message])
         embedding = [float(value) for value in vector]
@@ -111,11 +111,11 @@ class SummaryRecall:
             query = query.strip().rstrip(";").strip()
             try:
                 rows = await self._rows(query, embedding)
-                return Recalled(texts=_shown(rows), how="query", query=query)
+                return RecallRecord(texts=_shown(rows), how="query", query=query)
             except (PolicyViolationError, CallError) as error:
                 refused = str(error)
         rows = await self._rows(NEAREST, embedding)
-        return Recalled(texts=_shown(rows), how="nearest", query=query, refused=refused)
+        return RecallRecord(texts=_shown(rows), how="nearest", query=query, refused=refused)
 
     async def _rows(self, query: str, embedding: Sequence[float]) -> list[Row]:
         return await asyncio.to_thread(self.world.database.recall, query, self.task.user_id, embedding)
@@ -131,7 +131,7 @@ def _shown(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def summary_rows(task: Task, embedder: Embedder) -> list[Row]:
+def summary_rows(task: MomentoTask, embedder: Embedder) -> list[Row]:
     """Rows of the table of sessions, with embeddings of summary and facts.
 
     Raises:

@@ -8,7 +8,7 @@ from math import comb
 from typing import Any
 
 from deltamem.config import StrictModel
-from papers.momento.tasks import ExpectedInformation, Node, Task, sorted_nodes
+from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, sorted_nodes
 from papers.momento.tools import failed
 from papers.momento.world import HASHES
 
@@ -49,7 +49,7 @@ def is_part(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-def matches(node: Node, action: Action) -> bool:
+def matches(node: ActionNode, action: Action) -> bool:
     """Whether an action is the one that is expected, by its arguments or by its result.
 
     As in the benchmark a call that failed can match by its arguments, and they decide where no result is expected.
@@ -74,7 +74,7 @@ def matches(node: Node, action: Action) -> bool:
     return True
 
 
-def dag_recall(dag: Sequence[Node], actions: Sequence[Action], *, ordered: bool = False) -> float:
+def dag_recall(dag: Sequence[ActionNode], actions: Sequence[Action], *, ordered: bool = False) -> float:
     """Share of the nodes that were done; of one whose predecessors were not, nothing counts.
 
     Each action counts once, the earliest that fits. With `ordered` it must come after those of the predecessors, which
@@ -95,7 +95,7 @@ def dag_recall(dag: Sequence[Node], actions: Sequence[Action], *, ordered: bool 
     return len(done) / len(dag)
 
 
-def tool_recall(dags: Sequence[Sequence[Node]], actions: Sequence[Action], *, ordered: bool = False) -> float:
+def tool_recall(dags: Sequence[Sequence[ActionNode]], actions: Sequence[Action], *, ordered: bool = False) -> float:
     """That of the best of the alternatives; 1 if nothing is expected."""
     return max((dag_recall(dag, actions, ordered=ordered) for dag in dags), default=1.0)
 
@@ -142,7 +142,7 @@ def _share(covered: Sequence[bool]) -> float:
 
 
 def score_trial(
-    task: Task,
+    task: MomentoTask,
     hashes: Mapping[str, str],
     actions: Sequence[Action],
     replies: Sequence[str],

@@ -76,7 +76,7 @@ Labels = Annotated[
 ]
 
 
-class Item(BaseModel):
+class OrderItem(BaseModel):
     """A dish of an order."""
 
     model_config = ConfigDict(strict=True)
@@ -394,7 +394,7 @@ def create_order(
     world: World,
     user_id: str,
     restaurant_id: Uuid,
-    items: list[Item],
+    items: list[OrderItem],
     fulfillment: Fulfillment,
     delivery_provider: Provider | None = None,
     delivery_address: Address | None = None,
@@ -442,7 +442,7 @@ def create_order(
     return order | {"items": _items(world, order)}
 
 
-def _ordered(world: World, item: Item, restaurant_id: str) -> Row:
+def _ordered(world: World, item: OrderItem, restaurant_id: str) -> Row:
     row = _row(world, "menu_items", item.menu_item_id)
     if row["restaurant_id"] != restaurant_id:
         raise PolicyViolationError(f"menu item {row['id']} is not of this restaurant; an order is from one restaurant")

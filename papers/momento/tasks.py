@@ -24,7 +24,7 @@ from papers.momento.world import HASHES, TRIAL_TABLES
 LICENCE = "CC BY-SA, says the paper; the data set is adrilmanurung/momento on the Hugging Face hub, split test"
 
 
-class _Record(StrictModel):
+class _Published(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
     @model_validator(mode="before")
@@ -50,7 +50,7 @@ def _unpacked(value: Any) -> Any:
     return [_unpacked(of) if isinstance(of, dict | list) else of for of in value] if isinstance(value, list) else value
 
 
-class Node(_Record):
+class ActionNode(_Published):
     """An action that is expected, after others of its DAG."""
 
     id: str
@@ -69,14 +69,14 @@ class Node(_Record):
         return tool
 
 
-class ExpectedInformation(_Record):
+class ExpectedInformation(_Published):
     """What the agent has to tell the user."""
 
     description: str
     reference_answer: str = ""
 
 
-class Image(_Record):
+class Image(_Published):
     """A picture that the user may send."""
 
     id: int
@@ -84,7 +84,7 @@ class Image(_Record):
     description: str = ""
 
 
-class Message(_Record):
+class PastMessage(_Published):
     """One message of a past session."""
 
     seq: int
@@ -100,7 +100,7 @@ class Message(_Record):
         return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-class PastSession(_Record):
+class PastSession(_Published):
     """An earlier session, with the summary that the data set gives."""
 
     id: str
@@ -109,10 +109,10 @@ class PastSession(_Record):
     ended_at: datetime
     summary: str
     extracted_facts: dict[str, Any] = Field(default={})
-    messages: tuple[Message, ...] = ()
+    messages: tuple[PastMessage, ...] = ()
 
 
-class Task(_Record):
+class MomentoTask(_Published):
     """What a simulated user wants, what came before, and what has to come of it."""
 
     task_id: int
@@ -123,7 +123,7 @@ class Task(_Record):
     reservations_hashed: str = ""
     order_items_hashed: str = ""
     memberships_hashed: str = ""
-    action_dags: tuple[tuple[Node, ...], ...] = ()  # Alternatives
+    action_dags: tuple[tuple[ActionNode, ...], ...] = ()  # Alternatives
     expected_information: tuple[ExpectedInformation, ...] = ()
     images: tuple[Image, ...] = ()
     sessions: tuple[PastSession, ...] = ()
@@ -138,7 +138,7 @@ class Task(_Record):
         return value[:10] if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _consistent(self) -> Task:
+    def _consistent(self) -> MomentoTask:
         for name in HASHES:
             if not re.fullmatch(r"([0-9a-f]{32})?", getattr(self, name)):
                 raise ValueError(f"{name} is no MD5")
@@ -156,7 +156,7 @@ class Task(_Record):
         return {name: getattr(self, name) for name in HASHES}
 
 
-def check_dag(dag: Sequence[Node]) -> None:
+def check_dag(dag: Sequence[ActionNode]) -> None:
     """Refuse what is no DAG.
 
     Raises:
@@ -174,7 +174,7 @@ def check_dag(dag: Sequence[Node]) -> None:
         raise ValueError(f"the nodes {', '.join(sorted(set(error.args[1])))} of a DAG wait for each other") from error
 
 
-def sorted_nodes(dag: Sequence[Node]) -> list[Node]:
+def sorted_nodes(dag: Sequence[ActionNode]) -> list[ActionNode]:
     """Each node after its predecessors, otherwise in the order of the DAG (breadth first)."""
     named = {node.id: node for node in dag}
     sorter = TopologicalSorter(dict.fromkeys(named, ()))  # before any is named as a predecessor: this decides the order
@@ -190,7 +190,7 @@ class TaskSet:
     name: str
     sha256: str
     licence: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[MomentoTask, ...]
     problems: tuple[str, ...] = ()  # What could not be read, one sentence each
 
     def description(self) -> dict[str, Any]:
@@ -226,10 +226,10 @@ def read_tasks(path: Path) -> TaskSet:
     with reading(path):
         content = path.read_bytes()
     problems: list[str] = []
-    tasks: dict[int, Task] = {}
+    tasks: dict[int, MomentoTask] = {}
     for number, value in enumerate(_values(path, content), start=1):
         with noted(problems, f"{path.name}: record {number}"):
-            task = Task.model_validate(value)
+            task = MomentoTask.model_validate(value)
             if task.task_id in tasks:
                 raise DeltaMemError(f"task_id {task.task_id} occurs twice")
             tasks[task.task_id] = task

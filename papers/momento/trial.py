@@ -15,21 +15,21 @@ from deltamem.config import StrictModel
 from deltamem.errors import reason_of
 from deltamem.window import estimate_tokens
 from eval.records import AnswerRecord, Cost
-from papers.momento.agent import DONE, Agent, Model, Toolbox, User, with_images
+from papers.momento.agent import DONE, Agent, Customer, Model, Toolbox, with_images
 from papers.momento.judge import InformationJudge
 from papers.momento.policies import DatabaseFailedError
-from papers.momento.recall import Recall, Recalled
+from papers.momento.recall import Recall, RecallRecord
 from papers.momento.scores import Action, TrialScores, score_trial
-from papers.momento.tasks import Task
+from papers.momento.tasks import MomentoTask
 from papers.momento.tools import VIOLATION
 from papers.momento.world import World
 
 
-class TurnRecord(StrictModel):
+class ExchangeRecord(StrictModel):
     """A message and the reply to it."""
 
     message: str
-    recalled: Recalled
+    recalled: RecallRecord
     reply: str
     actions: int  # How many calls had been made after it
 
@@ -37,7 +37,7 @@ class TurnRecord(StrictModel):
 class TrialRecord(StrictModel):
     """What happened in one trial; the ``details`` of an answer in ``questions.jsonl``."""
 
-    turns: tuple[TurnRecord, ...] = ()
+    turns: tuple[ExchangeRecord, ...] = ()
     actions: tuple[Action, ...] = ()
     repeated_calls: int = 0  # Answered from the cache of their round
     unreadable_calls: int = 0  # No actions, because their arguments were no JSON object
@@ -85,11 +85,11 @@ def recalled_tokens(trials: Sequence[TrialRecord]) -> int:
 class Trial:
     """What a trial is made of."""
 
-    task: Task
+    task: MomentoTask
     world: World  # Reset for it
     toolbox: Toolbox
     agent: Agent
-    user: User
+    user: Customer
     recall: Recall
     judge: InformationJudge | None
     most_turns: int
@@ -104,7 +104,7 @@ class Trial:
         """
         started = time.perf_counter()
         before = self.world.state(self.task.user_id)
-        turns: list[TurnRecord] = []
+        turns: list[ExchangeRecord] = []
         finished, scores, error = False, None, None
         try:
             finished = await self._talk(turns)
@@ -128,7 +128,7 @@ class Trial:
             seconds=round(time.perf_counter() - started, 3),
         )
 
-    async def _talk(self, turns: list[TurnRecord]) -> bool:
+    async def _talk(self, turns: list[ExchangeRecord]) -> bool:
         """Add turns until the user is done; returns whether that was so before they were used up."""
         reply = None
         for _ in range(self.most_turns):
@@ -138,10 +138,10 @@ class Trial:
             message = with_images(text, self.task, self.images)
             recalled = await self.recall(message.text)
             reply = await self.agent.turn(message, recalled.texts)
-            turns.append(TurnRecord(message=text, recalled=recalled, reply=reply, actions=len(self.toolbox.actions)))
+            turns.append(ExchangeRecord(message=text, recalled=recalled, reply=reply, actions=len(self.toolbox.actions)))
         return False
 
-    async def _score(self, turns: Sequence[TurnRecord]) -> TrialScores:
+    async def _score(self, turns: Sequence[ExchangeRecord]) -> TrialScores:
         judged, problem = None, None
         if self.judge is not None and self.task.expected_information:
             transcript = [part for turn in turns for part in (("customer", turn.message), ("assistant", turn.reply))]

@@ -12,20 +12,20 @@ from eval.benchmark import AskContext
 from eval.models import CANARY, find_window
 from eval.records import QuestionRecord
 from eval.systems.base import Memory
-from papers.momento.agent import Agent, LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, User, check_room
+from papers.momento.agent import Agent, Customer, LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox, check_room
 from papers.momento.data import MomentoConfig
 from papers.momento.facts import FactReader
 from papers.momento.judge import InformationJudge
 from papers.momento.policies import DatabaseFailedError
 from papers.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, summary_rows
-from papers.momento.tasks import Task
+from papers.momento.tasks import MomentoTask
 from papers.momento.trial import Trial, TrialRecord, answer_of, recalled_tokens
 from papers.momento.world import Catalogue, World
 
 
 @asynccontextmanager
 async def open_trials(
-    config: MomentoConfig, tasks: Mapping[str, Task], catalogue: Catalogue, context: AskContext
+    config: MomentoConfig, tasks: Mapping[str, MomentoTask], catalogue: Catalogue, context: AskContext
 ) -> AsyncIterator[Trials]:
     """Open databases, and the model that plays the user if models play.
 
@@ -57,7 +57,7 @@ class Trials:
     """What trials share; each takes place in the next world that is free."""
 
     config: MomentoConfig
-    tasks: Mapping[str, Task]  # By key of the question
+    tasks: Mapping[str, MomentoTask]  # By key of the question
     context: AskContext
     reader: FactReader
     worlds: asyncio.Queue[World]
@@ -80,7 +80,7 @@ class Trials:
         finally:
             self.worlds.put_nowait(world)
 
-    async def _trial(self, task: Task, number: int, world: World, memory: Memory) -> TrialRecord:
+    async def _trial(self, task: MomentoTask, number: int, world: World, memory: Memory) -> TrialRecord:
         rows: Sequence[Mapping[str, object]] = ()
         try:
             if self.config.system == GIVEN_SUMMARIES:
@@ -92,11 +92,11 @@ class Trials:
             return TrialRecord(error=f"its state could not be made: {reason_of(error)}")
         return await self._cast(task, number, world, memory).run()
 
-    def _cast(self, task: Task, number: int, world: World, memory: Memory) -> Trial:
+    def _cast(self, task: MomentoTask, number: int, world: World, memory: Memory) -> Trial:
         config, context, prompts, toolbox = self.config, self.context, self.context.prompts, Toolbox(world)
         scope, models = f"task {task.task_id}", {}
         agent: Agent = ScriptedAgent(toolbox, task, self.reader)
-        user: User = ScriptedUser(task)
+        user: Customer = ScriptedUser(task)
         if context.answer is not None and self.user is not None:
             models = {
                 part: Model(context.answer, config.answer, config.seed, scope, number) for part in ("answer", "recall")

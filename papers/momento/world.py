@@ -16,7 +16,7 @@ from deltamem.errors import DeltaMemError
 from papers.momento.schema import ENUMS, SESSIONS, TABLES, Row
 
 if TYPE_CHECKING:
-    from papers.momento.database import Database
+    from papers.momento.database import ServiceDatabase
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -64,7 +64,7 @@ class Catalogue:
 class World:
     """The service on a database, with the catalogue that it was made with."""
 
-    def __init__(self, database: Database, catalogue: Catalogue) -> None:
+    def __init__(self, database: ServiceDatabase, catalogue: Catalogue) -> None:
         """Fill an empty database."""
         self.database = database
         self.today = date.min

@@ -12,7 +12,7 @@ from momento_cases import CATALOGUE, Finished, finish, quick, reset
 from papers.momento.world import World
 
 if TYPE_CHECKING:
-    from papers.momento.database import Database
+    from papers.momento.database import ServiceDatabase
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def databases(server_url: str) -> Iterator[list[Database]]:
+def databases(server_url: str) -> Iterator[list[ServiceDatabase]]:
     from papers.momento.database import open_databases
 
     with open_databases(server_url, 3) as opened:
@@ -34,7 +34,7 @@ def databases(server_url: str) -> Iterator[list[Database]]:
 
 
 @pytest.fixture(scope="session")
-def session_world(databases: list[Database]) -> World:
+def session_world(databases: list[ServiceDatabase]) -> World:
     return World(databases[0], CATALOGUE)
 
 
@@ -44,13 +44,13 @@ def world(session_world: World) -> World:
 
 
 @pytest.fixture
-def quick_runs(databases: list[Database]) -> Iterator[pytest.MonkeyPatch]:
+def quick_runs(databases: list[ServiceDatabase]) -> Iterator[pytest.MonkeyPatch]:
     with quick(databases[1:]) as patched:
         yield patched
 
 
 @pytest.fixture(scope="session")
-def run(databases: list[Database], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def run(databases: list[ServiceDatabase], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two trials of a task of each kind with a scripted agent, to be read by many tests."""
     with quick(databases[1:]):
         return finish(Path(tmp_path_factory.mktemp("momento")), "system=naive_rag", "trials=2", "limit=9", "k=1")

@@ -28,7 +28,7 @@ from papers.momento.trial import TrialRecord
 from papers.momento.world import World
 
 if TYPE_CHECKING:
-    from papers.momento.database import Database
+    from papers.momento.database import ServiceDatabase
 
 TODAY = date(2026, 5, 18)  # a Monday
 CATALOGUE = mini_catalogue()
@@ -119,12 +119,12 @@ def reset(world: World) -> World:
 
 
 @contextmanager
-def quick(databases: Sequence[Database]) -> Iterator[pytest.MonkeyPatch]:
+def quick(databases: Sequence[ServiceDatabase]) -> Iterator[pytest.MonkeyPatch]:
     """Runs take these databases in place of a server of their own, embed by words and draw no charts."""
     from papers.momento import database
 
     @contextmanager
-    def opened(name: str, count: int) -> Iterator[list[Database]]:
+    def opened(name: str, count: int) -> Iterator[list[ServiceDatabase]]:
         for one in databases:
             one.rows(f"TRUNCATE {', '.join(TABLES)}")
         yield list(databases[:count])

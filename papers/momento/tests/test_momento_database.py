@@ -30,7 +30,7 @@ from papers.momento.world import World
 pytest.importorskip("pgserver", reason="pgserver, which brings PostgreSQL, is not installed")
 psycopg = pytest.importorskip("psycopg")
 
-from papers.momento.database import Database, open_databases, private_postgres  # noqa: E402
+from papers.momento.database import ServiceDatabase, open_databases, private_postgres  # noqa: E402
 from papers.momento.postgres_server import MOST_MEMORY  # noqa: E402
 
 RUN = """
@@ -115,7 +115,7 @@ def test_each_process_of_a_private_server_has_a_limit_of_memory(server_url: str)
 
 @pytest.mark.slow
 def test_a_server_that_goes_away_ends_a_run_and_the_next_one_does_the_rest(
-    tmp_path: Path, databases: list[Database]
+    tmp_path: Path, databases: list[ServiceDatabase]
 ) -> None:
     turn, turns = ScriptedAgent.turn, []
 

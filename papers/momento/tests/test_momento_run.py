@@ -31,7 +31,7 @@ from papers.momento.judge import known_replies, read_verdicts
 from papers.momento.mini import mini_tasks
 from papers.momento.recall import dialogue_sessions
 from papers.momento.scores import said
-from papers.momento.tasks import Image, Message, TaskSet
+from papers.momento.tasks import Image, PastMessage, TaskSet
 from papers.momento.trial import SCORES
 from papers.momento.world import World
 
@@ -106,7 +106,7 @@ def test_a_record_and_the_page_say_what_happened(tmp_path: Path) -> None:
 def test_memory_systems_are_given_the_messages_and_not_the_summaries() -> None:
     task = MINI.tasks[0]
     session = task.sessions[0]
-    tool = Message(seq=99, role="tool", content='{"secret": 1}')
+    tool = PastMessage(seq=99, role="tool", content='{"secret": 1}')
     more = task.model_copy(update={"sessions": (session.model_copy(update={"messages": (*session.messages, tool)}),)})
     (made,) = dialogue_sessions(more)
     assert [turn.text for turn in made.turns] == [message.text for message in session.messages]

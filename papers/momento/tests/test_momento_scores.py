@@ -24,13 +24,13 @@ from papers.momento.scores import (
     pass_at,
     said,
 )
-from papers.momento.tasks import ExpectedInformation, Node, sorted_nodes
+from papers.momento.tasks import ActionNode, ExpectedInformation, sorted_nodes
 from papers.momento.trial import TrialRecord, answer_of
 from papers.momento.world import HASHES
 
 
-def node(name: str, *before: str, tool: str = "get_user_details", **changes: Any) -> Node:
-    return Node(id=name, tool=tool, predecessors=before, **({"arguments": {"user_id": name}} | changes))
+def node(name: str, *before: str, tool: str = "get_user_details", **changes: Any) -> ActionNode:
+    return ActionNode(id=name, tool=tool, predecessors=before, **({"arguments": {"user_id": name}} | changes))
 
 
 def action(name: str, tool: str = "get_user_details", **arguments: Any) -> Action:
@@ -46,7 +46,7 @@ def test_pass_at_k_and_pass_all_k_are_what_drawing_gives(trials: int, data: st.D
     assert pass_all(k, passed, trials) == pytest.approx(sum(map(all, draws)) / len(draws))
 
 
-def brute_recall(dag: list[Node], actions: list[Action], *, ordered: bool) -> float:
+def brute_recall(dag: list[ActionNode], actions: list[Action], *, ordered: bool) -> float:
     """The most nodes that any assignment of different actions allows."""
     best = 0
     options = [[None, *(n for n, one in enumerate(actions) if matches(of, one))] for of in dag]
@@ -100,7 +100,7 @@ def test_arguments(expected: dict[str, Any], actual: dict[str, Any], same: bool)
 
 
 def test_results_match_as_a_part_in_the_direction_that_is_asked_for() -> None:
-    def expecting(result: Any, subset: bool) -> Node:
+    def expecting(result: Any, subset: bool) -> ActionNode:
         return node("a", evaluation_type="results", expected_result=result, is_subset=subset)
 
     done = Action(

@@ -13,7 +13,7 @@ import pytest
 from deltamem.errors import DeltaMemError
 from papers.momento.mini import FORMS, KINDS, form_pattern, mini_tasks, turn_id
 from papers.momento.scores import Action, score_trial
-from papers.momento.tasks import Node, Task, TaskSet, read_tasks
+from papers.momento.tasks import ActionNode, MomentoTask, TaskSet, read_tasks
 from papers.momento.tools import call
 from papers.momento.world import World
 
@@ -23,7 +23,7 @@ def mini() -> TaskSet:
     return mini_tasks()
 
 
-def carry_out(world: World, task: Task, nodes: Sequence[Node]) -> list[Action]:
+def carry_out(world: World, task: MomentoTask, nodes: Sequence[ActionNode]) -> list[Action]:
     """Make the calls of nodes in their order."""
     world.reset(task.current_date, task.seed_data)
     query = {"query": "SELECT id, name FROM restaurants"}
