@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from deltamem.bank.store import UserStore
     from deltamem.journal.owner import OwnerJournal
 
-_BLOCK = 256
-"""Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB."""
+_BLOCK = 256  # Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB
 
 # Words by which a session refers to a time; any date can be meant by them.
 _CALENDAR = MONTHS | WEEKDAYS
@@ -73,8 +72,7 @@ class Finding:
 
     kind: FindingKind
     memory_ids: tuple[str, ...]
-    similarity: float | None
-    """Cosine of the two texts, for near duplicates and contradictions."""
+    similarity: float | None  # Cosine of the two texts, for near duplicates and contradictions
     detail: str
 
 
@@ -83,10 +81,8 @@ class Audit:
     """The findings of an audit, by kind, then in the order of the state."""
 
     findings: tuple[Finding, ...]
-    memories: int
-    """How many were checked."""
-    without_source: int
-    """How many of them have no source session to check against (not kept, or erased)."""
+    memories: int  # How many were checked
+    without_source: int  # How many of them have no source session to check against (not kept, or erased)
     complete: bool = True
     """Whether all near duplicates and contradictions are among the findings; there are at most `MOST_PAIRS`."""
 

@@ -35,12 +35,9 @@ class ChatTokenizer(Protocol):
 class TurnFormat:
     """The frame of an assistant's turn."""
 
-    opening: str
-    """What the generation prompt has already written of the turn, from its first ``<think>`` on."""
-    ends: frozenset[int]
-    """Tokens that end the turn when the model writes them."""
-    closing: int | None
-    """The token with which the template itself closes a turn; None if it uses none."""
+    opening: str  # What the generation prompt has already written of the turn, from its first ``<think>`` on
+    ends: frozenset[int]  # Tokens that end the turn when the model writes them
+    closing: int | None  # The token with which the template itself closes a turn; None if it uses none
 
     def check(self, *, thinking: bool) -> None:
         """Make sure that the template lets the model do what the episode asks.

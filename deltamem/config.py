@@ -32,11 +32,9 @@ from deltamem.errors import DeltaMemError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-"""The configuration files of the checkout."""
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"  # The configuration files of the checkout
 
-USAGE_ERROR = 2
-"""Exit code for wrong usage and bad data."""
+USAGE_ERROR = 2  # Exit code for wrong usage and bad data
 
 Config = TypeVar("Config", bound=BaseModel)
 

@@ -21,8 +21,7 @@ from deltamem.sessions import Turn
 from deltamem.text import SourceFinder, content_stems, negations, normalised, salient
 
 MARK = "[recalled from memory, already stored: "
-SAME_FACT = 0.9
-"""Cosine similarity from which a neighbour may say the same as a new memory."""
+SAME_FACT = 0.9  # Cosine similarity from which a neighbour may say the same as a new memory
 
 # Longest run of sentences that is looked up as one memory: memories are one sentence, but "Dr. Ito" looks like two.
 _LONGEST_RUN = 3
@@ -123,8 +122,7 @@ class Deduplicated:
     """Operations after `drop_known`: those that are left, and how many were corrected or refused, by reason."""
 
     operations: tuple[Operation, ...]
-    origins: tuple[int, ...]
-    """For each of them its index among the operations given."""
+    origins: tuple[int, ...]  # For each of them its index among the operations given
     notes: Counter[Adjustment]
 
 

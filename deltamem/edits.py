@@ -16,10 +16,8 @@ class Add:
     """Write a new memory."""
 
     text: str
-    time: datetime
-    """When the sentence became known; as everywhere, relative dates in it refer to this time."""
-    metadata: Mapping[str, object] = NO_METADATA
-    """See `deltamem.memory.Metadata`."""
+    time: datetime  # When the sentence became known; as everywhere, relative dates in it refer to this time
+    metadata: Mapping[str, object] = NO_METADATA  # See `deltamem.memory.Metadata`
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,8 @@ class Update:
     id: str
     text: str | None = None
     time: datetime | None = None
-    metadata: Mapping[str, object] | None = None
-    """Replaces all that the memory has; an empty mapping takes it away."""
-    merge: bool = False
-    """Write the metadata over what the memory has, key by key, instead of replacing it."""
+    metadata: Mapping[str, object] | None = None  # Replaces all that the memory has; an empty mapping takes it away
+    merge: bool = False  # Write the metadata over what the memory has, key by key, instead of replacing it
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,7 @@ class SentenceTransformerEmbedder:
         return self._encode(list(texts), prompt) if texts else np.zeros((0, 0), dtype=np.float32)
 
 
-_Encode = Callable[[list[str], str | None], Vectors]
-"""Embeds texts, each with the prompt in front."""
+_Encode = Callable[[list[str], str | None], Vectors]  # Embeds texts, each with the prompt in front
 
 
 def _library_encode(model: SentenceTransformer, batch_size: int, texts: list[str], prompt: str | None) -> Vectors:

@@ -74,10 +74,8 @@ REFUSALS: Mapping[Violation, str] = {
 class AssistantTurn:
     """What was understood of one assistant text."""
 
-    queries: tuple[str, ...] | None
-    """None if the turn calls no tool that could be read."""
-    operations: tuple[Operation, ...] | None
-    """Those that can be applied; None if the turn has no outputs that could be read."""
+    queries: tuple[str, ...] | None  # None if the turn calls no tool that could be read
+    operations: tuple[Operation, ...] | None  # Those that can be applied; None if the turn has no outputs that could be read
     violations: tuple[Violation, ...]
     """In order of discovery. Where nothing could be read, the last one, a key of `REFUSALS`, says why."""
 
@@ -272,14 +270,10 @@ class Message(TypedDict):
 class EpisodeConfig:
     """What shapes an episode besides the session."""
 
-    system_prompt: str = "manager"
-    """Name of the prompt file for the system message."""
-    session_prompt: str = "session"
-    """Name of the prompt file that presents the session."""
-    k: int = 5
-    """Memories that `search_memory` returns for each query (paper, table 5)."""
-    max_turns: int = 4
-    """Assistant turns; the last one must give the outputs."""
+    system_prompt: str = "manager"  # Name of the prompt file for the system message
+    session_prompt: str = "session"  # Name of the prompt file that presents the session
+    k: int = 5  # Memories that `search_memory` returns for each query (paper, table 5)
+    max_turns: int = 4  # Assistant turns; the last one must give the outputs
     memory_fields: tuple[MemoryField, ...] = ("id", "time", "text")
     """Order of the keys in the tool's answer. The paper's figure 6 shows ``id, time, text``."""
     thinking: bool = True
@@ -332,8 +326,7 @@ class EpisodeSettings(StrictModel):
         return config
 
 
-EPISODE_FILE = "episode.json"
-"""The configuration that a checkpoint was trained with, in its folder."""
+EPISODE_FILE = "episode.json"  # The configuration that a checkpoint was trained with, in its folder
 _ADAPTER = TypeAdapter(EpisodeConfig)
 
 
@@ -381,17 +374,13 @@ class Finished:
 class Trajectory:
     """A finished episode."""
 
-    messages: tuple[Message, ...]
-    """The whole conversation with the model."""
-    queries: tuple[tuple[str, ...], ...] = ()
-    """Of each search."""
-    retrieved_ids: tuple[tuple[str, ...], ...] = ()
-    """What each search returned."""
+    messages: tuple[Message, ...]  # The whole conversation with the model
+    queries: tuple[tuple[str, ...], ...] = ()  # Of each search
+    retrieved_ids: tuple[tuple[str, ...], ...] = ()  # What each search returned
     operations: tuple[Operation, ...] | None = None
     """Those that can be applied; None if the outputs are missing or could not be read."""
     violations: tuple[Violation, ...] = ()
-    failure: str | None = None
-    """What broke in our own machinery, if anything; such an episode says nothing about the model."""
+    failure: str | None = None  # What broke in our own machinery, if anything; such an episode says nothing about the model
 
     @property
     def seen_ids(self) -> frozenset[str]:

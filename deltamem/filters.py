@@ -22,13 +22,10 @@ from typing import Any, cast
 from deltamem.errors import DeltaMemError
 from deltamem.memory import FILTER_WORDS, Value
 
-Test = Callable[[Mapping[str, Value]], bool]
-"""Whether metadata meets a filter."""
+Test = Callable[[Mapping[str, Value]], bool]  # Whether metadata meets a filter
 
-MOST_NESTED = 16
-"""How deep filters may lie in each other."""
-MOST_CONDITIONS = 200
-"""In one filter, each operator counted; ``in`` and ``nin`` take lists of any length."""
+MOST_NESTED = 16  # How deep filters may lie in each other
+MOST_CONDITIONS = 200  # In one filter, each operator counted; ``in`` and ``nin`` take lists of any length
 
 
 class FilterError(DeltaMemError, ValueError):

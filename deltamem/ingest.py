@@ -46,21 +46,16 @@ class Transition:
     """``known``: applied before, which changes nothing. ``unreadable``: no answer of the model could be read; nothing is
     recorded, and the session may be given again."""
     before: MemoryState
-    after: MemoryState
-    """The same as `before` unless applied."""
-    changes: tuple[Change, ...] = ()
-    """What was recorded, in order."""
-    position: int | None = None
-    """The journal position of the session; None if it is not in the journal."""
+    after: MemoryState  # The same as `before` unless applied
+    changes: tuple[Change, ...] = ()  # What was recorded, in order
+    position: int | None = None  # The journal position of the session; None if it is not in the journal
     violations: Mapping[str, int] = field(default_factory=dict)
     """Departures from the protocol and corrections, counted by name."""
     notes: tuple[str, ...] = ()
     """What the caller should know, as sentences (a split session, other content under a known id)."""
-    parts: int = 1
-    """Into how many episodes the session was split."""
+    parts: int = 1  # Into how many episodes the session was split
     usage: Usage = field(default_factory=Usage)
-    seconds: float = 0.0
-    """Wall time."""
+    seconds: float = 0.0  # Wall time
 
 
 class Step(NamedTuple):
@@ -114,8 +109,7 @@ def take_step(
     return Step(after, tuple(changes))
 
 
-NEIGHBOURS = 3
-"""Stored memories that an addition is compared with."""
+NEIGHBOURS = 3  # Stored memories that an addition is compared with
 
 
 @dataclass(slots=True)
@@ -123,13 +117,10 @@ class SessionReading:
     """The result of reading a session; nothing of it is recorded yet."""
 
     state: MemoryState
-    started_from: int
-    """The journal position that the session was read against."""
+    started_from: int  # The journal position that the session was read against
     changes: list[Change] = field(default_factory=list)
-    vectors: dict[str, Vectors] = field(default_factory=dict)
-    """Of new and changed texts, by memory id."""
-    readable: bool = True
-    """Whether every part got an answer that could be read."""
+    vectors: dict[str, Vectors] = field(default_factory=dict)  # Of new and changed texts, by memory id
+    readable: bool = True  # Whether every part got an answer that could be read
     violations: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     parts: int = 0

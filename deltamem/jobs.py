@@ -25,29 +25,21 @@ from deltamem.sessions import Session
 logger = logging.getLogger(__name__)
 
 UNREADABLE = "no answer of the model could be read"
-_TIDY = 3600.0
-"""Seconds between two looks for finished jobs that need not be listed any more."""
+_TIDY = 3600.0  # Seconds between two looks for finished jobs that need not be listed any more
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker works; all times in seconds."""
 
-    parallel: int = 4
-    """Sessions, of different owners, that are read at once."""
-    lease: float = 60.0
-    """How long a job is held without a sign of life. It is renewed three times as often."""
-    poll: float = 1.0
-    """How often is looked for jobs of which nobody told."""
-    first_delay: float = 5.0
-    """Before a second attempt; doubled for each further one."""
+    parallel: int = 4  # Sessions, of different owners, that are read at once
+    lease: float = 60.0  # How long a job is held without a sign of life. It is renewed three times as often
+    poll: float = 1.0  # How often is looked for jobs of which nobody told
+    first_delay: float = 5.0  # Before a second attempt; doubled for each further one
     longest_delay: float = 600.0
-    longest_wait: float = 3600.0
-    """Of what a server asks for with ``Retry-After``, so much is granted."""
-    keep: float = 30 * 86_400.0
-    """How long finished jobs are listed; that their sessions were applied stays known."""
-    grace: float = 30.0
-    """How long sessions that are being read may take when the worker stops; the rest is handed back."""
+    longest_wait: float = 3600.0  # Of what a server asks for with ``Retry-After``, so much is granted
+    keep: float = 30 * 86_400.0  # How long finished jobs are listed; that their sessions were applied stays known
+    grace: float = 30.0  # How long sessions that are being read may take when the worker stops; the rest is handed back
 
 
 class Worker:

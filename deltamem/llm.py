@@ -29,8 +29,7 @@ from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.sqlite import Database, FileKind
 from deltamem.text import shortened
 
-_LONGEST_REASON = 300
-"""Characters of a server's own words that are passed on; some servers repeat the whole prompt."""
+_LONGEST_REASON = 300  # Characters of a server's own words that are passed on; some servers repeat the whole prompt
 
 # As vLLM, SGLang, llama.cpp and the hosted services put it; only OpenAI and a few others give a code.
 _DOES_NOT_FIT = re.compile(
@@ -105,8 +104,7 @@ class ToolCall:
 
     id: str
     name: str
-    arguments: str
-    """JSON, if the model wrote any."""
+    arguments: str  # JSON, if the model wrote any
 
     def message_part(self) -> dict[str, object]:
         """As an assistant's message in the OpenAI protocol holds it."""
@@ -117,21 +115,14 @@ class ToolCall:
 class Answer:
     """What a model wrote."""
 
-    text: str
-    """The message; empty if there is none."""
-    truncated: bool
-    """Whether the model stopped at a token limit."""
-    prompt_tokens: int
-    """As the server counts them, here and below; 0 if it does not."""
+    text: str  # The message; empty if there is none
+    truncated: bool  # Whether the model stopped at a token limit
+    prompt_tokens: int  # As the server counts them, here and below; 0 if it does not
     completion_tokens: int
-    cached: bool = False
-    """Whether the answer comes from the cache, so that the tokens were not spent now."""
-    reasoning: str = ""
-    """Thinking that the server delivers in a field of its own."""
-    reasoning_tokens: int = 0
-    """Of `completion_tokens`, those of thinking; 0 if the server does not say."""
-    tool_calls: tuple[ToolCall, ...] = ()
-    """Of a request with ``tools``."""
+    cached: bool = False  # Whether the answer comes from the cache, so that the tokens were not spent now
+    reasoning: str = ""  # Thinking that the server delivers in a field of its own
+    reasoning_tokens: int = 0  # Of `completion_tokens`, those of thinking; 0 if the server does not say
+    tool_calls: tuple[ToolCall, ...] = ()  # Of a request with ``tools``
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
 
@@ -266,8 +257,7 @@ class ModelsReply(Reply):
         ]
 
 
-_BUSY_SECONDS = 30.0
-"""How long to wait for another process that writes."""
+_BUSY_SECONDS = 30.0  # How long to wait for another process that writes
 _CACHE = FileKind(
     "a response cache",
     application_id=0,  # caches were made before there was a mark
@@ -364,16 +354,12 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 class RequestCounts:
     """What an `LLM` has done so far. Cached answers cost no tokens."""
 
-    requests: int = 0
-    """Requests for which the endpoint was asked; repeats are not counted again."""
-    retries: int = 0
-    """Repeats of requests."""
-    cached: int = 0
-    """Answers taken from the cache."""
+    requests: int = 0  # Requests for which the endpoint was asked; repeats are not counted again
+    retries: int = 0  # Repeats of requests
+    cached: int = 0  # Answers taken from the cache
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    failures: int = 0
-    """Requests that ended in an `LLMError`."""
+    failures: int = 0  # Requests that ended in an `LLMError`
 
 
 _Reply = TypeVar("_Reply", bound=Reply)

@@ -24,10 +24,8 @@ from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.policy import Completion
 
-_PREFILL_ROWS = 32
-"""Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding."""
-_COMPACT_BELOW = 0.75
-"""Finished rows are dropped from the cache once less than this share of its rows is alive."""
+_PREFILL_ROWS = 32  # Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding
+_COMPACT_BELOW = 0.75  # Finished rows are dropped from the cache once less than this share of its rows is alive
 
 
 ARCHITECTURES = ("qwen3", "llama")
@@ -53,12 +51,9 @@ def check_architecture(config: Any, name: str) -> None:
 class Generated(NamedTuple):
     """One sampled continuation."""
 
-    token_ids: list[int]
-    """The end-of-sequence token included."""
-    log_probs: list[float]
-    """Natural log-probability of each token at the sampling temperature (at 1 for greedy rows)."""
-    stopped: bool
-    """Whether an end-of-sequence token was sampled (else the limit was reached)."""
+    token_ids: list[int]  # The end-of-sequence token included
+    log_probs: list[float]  # Natural log-probability of each token at the sampling temperature (at 1 for greedy rows)
+    stopped: bool  # Whether an end-of-sequence token was sampled (else the limit was reached)
 
 
 class _Layer(NamedTuple):
@@ -341,8 +336,7 @@ def _sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tenso
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
 
-_QUIET_SECONDS = 0.05
-"""A batch starts when no further request has arrived for this long, so that episodes in step share it."""
+_QUIET_SECONDS = 0.05  # A batch starts when no further request has arrived for this long, so that episodes in step share it
 
 
 class CheckpointPolicy:

@@ -36,23 +36,19 @@ from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 
-_CONFLICTS = 20
-"""How often a session is read again because something was recorded for the same owner meanwhile."""
+_CONFLICTS = 20  # How often a session is read again because something was recorded for the same owner meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
     """How a manager works."""
 
-    person_name: str | None = None
-    """How memories name the person; the owner's name if None."""
+    person_name: str | None = None  # How memories name the person; the owner's name if None
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     window_tokens: int | None = None
     """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
-    attempts: int = 2
-    """How often a session is read when the model's answer cannot be understood."""
-    keep_dialogue: bool = True
-    """Whether the journal stores what was said; `blame` quotes it and the audit checks against it."""
+    attempts: int = 2  # How often a session is read when the model's answer cannot be understood
+    keep_dialogue: bool = True  # Whether the journal stores what was said; `blame` quotes it and the audit checks against it
     retrieval: str = "similarity"
     """What `search` ranks by: ``similarity``, or the name of a plug-in of the group ``deltamem.searchers``. The model's own
     searches while it reads a session stay those by similarity."""

@@ -27,8 +27,7 @@ class Event(StrEnum):
 Value = str | int | float | bool | tuple[str, ...] | None
 """One value of metadata; in JSON a text, a number, true, false, null or a list of texts."""
 
-FILTER_WORDS = ("AND", "OR", "NOT")
-"""What filters join conditions with, see `deltamem.filters`; no key of metadata."""
+FILTER_WORDS = ("AND", "OR", "NOT")  # What filters join conditions with, see `deltamem.filters`; no key of metadata
 
 
 class Metadata(Mapping[str, Value]):
@@ -105,11 +104,9 @@ NO_METADATA = Metadata()
 class Memory:
     """One atomic, third-person factual sentence ``(m, t, id)``."""
 
-    id: str
-    """Unique within its state, short enough to be shown to a model (``m1``, ``m2``, ...)."""
+    id: str  # Unique within its state, short enough to be shown to a model (``m1``, ``m2``, ...)
     text: str
-    time: datetime
-    """Time of the session that wrote the sentence as it stands now."""
+    time: datetime  # Time of the session that wrote the sentence as it stands now
     metadata: Metadata = NO_METADATA
 
 
@@ -118,12 +115,9 @@ class Operation:
     """One decision of the memory manager about one fact."""
 
     event: Event
-    text: str
-    """The memory sentence; for NONE the sentence that is already known (may be empty)."""
-    target_memory_id: str | None = None
-    """The memory that an UPDATE rewrites or a NONE repeats; None for ADD."""
-    keywords: tuple[str, ...] = ()
-    """Words that a faithful memory must contain. Only target operations carry them."""
+    text: str  # The memory sentence; for NONE the sentence that is already known (may be empty)
+    target_memory_id: str | None = None  # The memory that an UPDATE rewrites or a NONE repeats; None for ADD
+    keywords: tuple[str, ...] = ()  # Words that a faithful memory must contain. Only target operations carry them
     outdated: tuple[str, ...] = ()
     """Values that were remembered or said before and are wrong now; a reward may count them against a text."""
 

@@ -19,16 +19,11 @@ from deltamem.sessions import LabelledSession, Session
 class Completion(NamedTuple):
     """One assistant text."""
 
-    text: str
-    """Without the end-of-turn token."""
-    truncated: bool
-    """Whether generation stopped at a token limit."""
-    tokens: int
-    """How many were generated."""
-    prompt_tokens: int = 0
-    """How many were read; 0 where nobody counts them."""
-    cached: bool = False
-    """Whether the text comes from a cache, so that no tokens were spent now."""
+    text: str  # Without the end-of-turn token
+    truncated: bool  # Whether generation stopped at a token limit
+    tokens: int  # How many were generated
+    prompt_tokens: int = 0  # How many were read; 0 where nobody counts them
+    cached: bool = False  # Whether the text comes from a cache, so that no tokens were spent now
 
     @property
     def usage(self) -> Usage:
@@ -181,12 +176,9 @@ def _text(answer: Answer, *, thinking: bool) -> str:
 class Rollout(NamedTuple):
     """A finished episode and what it took."""
 
-    trajectory: Trajectory
-    """Its `failure` is set if our own machinery broke."""
-    tokens: int
-    """That the policy generated."""
-    seconds: float
-    """Wall time, including waiting for other episodes."""
+    trajectory: Trajectory  # Its `failure` is set if our own machinery broke
+    tokens: int  # That the policy generated
+    seconds: float  # Wall time, including waiting for other episodes
 
 
 class QueryBatcher:

@@ -18,8 +18,7 @@ T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
-_MOST_STARTS = 1_000
-"""Braces at which an object is looked for; a failing model may write nothing else."""
+_MOST_STARTS = 1_000  # Braces at which an object is looked for; a failing model may write nothing else
 _MOST_PROBLEMS = 20
 _LONGEST_VALUE = 80
 
@@ -32,10 +31,8 @@ _SPECIAL_TOKEN = re.compile(r"<\|[a-z_]{1,30}\|>")
 class Reading(Generic[T]):
     """What was understood of an answer."""
 
-    value: T | None
-    """None if it cannot be understood."""
-    violations: tuple[Any, ...] = ()
-    """What is wrong with it, though it may be understood."""
+    value: T | None  # None if it cannot be understood
+    violations: tuple[Any, ...] = ()  # What is wrong with it, though it may be understood
 
 
 def without_thinking(text: str) -> str:

@@ -350,14 +350,10 @@ def weights_sha256(path: Path) -> dict[str, str]:
 class Stage:
     """One step of a run."""
 
-    name: str
-    """Shown in the progress, and the name of the marker."""
-    inputs: Mapping[str, Any]
-    """What the result depends on, as JSON values."""
-    run: Callable[[], object]
-    """Does the work; must itself go on where an interrupted attempt stopped, or begin anew."""
-    output: Path
-    """What must exist for the stage to count as done."""
+    name: str  # Shown in the progress, and the name of the marker
+    inputs: Mapping[str, Any]  # What the result depends on, as JSON values
+    run: Callable[[], object]  # Does the work; must itself go on where an interrupted attempt stopped, or begin anew
+    output: Path  # What must exist for the stage to count as done
 
 
 class RunStoppedError(Exception):

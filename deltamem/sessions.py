@@ -20,8 +20,7 @@ from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, O
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
-TIME_FORMAT = "%Y/%m/%d (%a) %H:%M"
-"""How times are shown to the model, for example ``2026/04/05 (Sun) 20:01``."""
+TIME_FORMAT = "%Y/%m/%d (%a) %H:%M"  # How times are shown to the model, for example ``2026/04/05 (Sun) 20:01``
 Signal = Literal["explicit", "value", "implied"]
 """How an UPDATE shows: old and new are said, only the new value is said, or the change follows from what is said.
 
@@ -51,17 +50,13 @@ class Turn:
 class Session:
     """A dated dialogue between one person and an assistant."""
 
-    person_id: str
-    """Owner of the memory that the session belongs to."""
-    person_name: str
-    """How memories name the person."""
-    time: datetime
-    """When the session took place; relative dates in it are resolved against this."""
+    person_id: str  # Owner of the memory that the session belongs to
+    person_name: str  # How memories name the person
+    time: datetime  # When the session took place; relative dates in it are resolved against this
     dialogue: tuple[Turn, ...]
     id: str = ""
     """Unique among the owner's sessions; a journal applies each id once. Labelled sessions have an index instead."""
-    metadata: Metadata = NO_METADATA
-    """For the memories that the session adds or rewrites; no model sees it."""
+    metadata: Metadata = NO_METADATA  # For the memories that the session adds or rewrites; no model sees it
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +147,8 @@ class LabelledSession:
     """A synthetic session with the memories before it, its target operations, and the memories after them."""
 
     session: Session
-    session_index: int
-    """Position among the person's sessions, from 0."""
-    split: Split
-    """Of the person: trained on or held out."""
+    session_index: int  # Position among the person's sessions, from 0
+    split: Split  # Of the person: trained on or held out
     prior_state: MemoryState
     operations: tuple[Operation, ...]
     next_state: MemoryState
@@ -326,8 +319,7 @@ def _storable(text: str) -> str:
     return text
 
 
-StorableText = Annotated[str, AfterValidator(_storable)]
-"""A text that files and databases take."""
+StorableText = Annotated[str, AfterValidator(_storable)]  # A text that files and databases take
 
 
 class _FileTurn(_StrictFile):

@@ -20,13 +20,10 @@ _PENDING = "CREATE TABLE IF NOT EXISTS pending_purges (id INTEGER PRIMARY KEY)"
 class FileKind:
     """A kind of SQLite file: how errors name it, how its header is known, and its tables."""
 
-    what: str
-    """With its article, for example ``the journal of a memory bank``."""
-    application_id: int
-    """Marks files of this kind in their header; 0 marks nothing."""
+    what: str  # With its article, for example ``the journal of a memory bank``
+    application_id: int  # Marks files of this kind in their header; 0 marks nothing
     version: int
-    schema: str
-    """Statements, each ended by a semicolon at the end of a line."""
+    schema: str  # Statements, each ended by a semicolon at the end of a line
     durable: bool = True
     """Whether what is written must outlast a power failure; else the last transactions may be lost, never half of one."""
 

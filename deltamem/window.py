@@ -11,8 +11,7 @@ from deltamem.errors import ContextLengthError
 from deltamem.sessions import Session, Turn, format_dialogue
 
 BYTES_PER_TOKEN = 3
-LEAST_LIMIT = 32
-"""Smallest limit, in tokens: a turn's role and at least some words of it must fit."""
+LEAST_LIMIT = 32  # Smallest limit, in tokens: a turn's role and at least some words of it must fit
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001 - full-width marks are meant
 _WORD_END = re.compile(r"\s+")

@@ -17,8 +17,7 @@ class Hit(NamedTuple):
     """A memory that a search returned."""
 
     memory: Memory
-    similarity: float
-    """Cosine similarity to the query, in [-1, 1]."""
+    similarity: float  # Cosine similarity to the query, in [-1, 1]
 
 
 class ReadableBank(Protocol):
@@ -127,8 +126,7 @@ def fresh_vectors(before: MemoryState, after: MemoryState, vectors: Mapping[str,
     return fresh
 
 
-_SORT_WHOLE = 2_048
-"""Up to this many memories sorting them all is faster than selecting the best first."""
+_SORT_WHOLE = 2_048  # Up to this many memories sorting them all is faster than selecting the best first
 
 
 class _View(NamedTuple):
@@ -235,8 +233,7 @@ def best_rows(similarity: Vectors, k: int) -> npt.NDArray[np.intp]:
     return candidates[np.argsort(-similarity[candidates], kind="stable")[:k]]
 
 
-_ROUNDING = 1e-6
-"""Two computations of one cosine of float32 vectors differ by less."""
+_ROUNDING = 1e-6  # Two computations of one cosine of float32 vectors differ by less
 
 
 class Changes(NamedTuple):
@@ -244,12 +241,9 @@ class Changes(NamedTuple):
 
     state: MemoryState
     position: int
-    hidden: frozenset[str]
-    """Ids of the base whose vectors no longer count: removed or rewritten memories."""
-    vectors: Mapping[str, Vectors]
-    """Of memories that the base lacks, or has with another text."""
-    matrix: Vectors
-    """The same vectors, shape ``(len(vectors), dim)``."""
+    hidden: frozenset[str]  # Ids of the base whose vectors no longer count: removed or rewritten memories
+    vectors: Mapping[str, Vectors]  # Of memories that the base lacks, or has with another text
+    matrix: Vectors  # The same vectors, shape ``(len(vectors), dim)``
 
 
 class OverlayBank:

@@ -37,21 +37,16 @@ FLUSH_EVERY = 128
 EXACT_UP_TO = 5_000
 """Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
 _EMBEDDER = "embedder"
-_TEXTS = "texts"
-"""Key of the digest of the memory texts that the vectors stand for; empty while a write is under way."""
-_NEXT = "-next"
-"""Ending of the name of a collection that will replace another."""
+_TEXTS = "texts"  # Key of the digest of the memory texts that the vectors stand for; empty while a write is under way
+_NEXT = "-next"  # Ending of the name of a collection that will replace another
 # Chosen by measurement, see `benchmarks/search.py`.
 _HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=32, ef_construction=200, ef_search=200)
-_SPARE = 16
-"""Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them."""
-_FEW = 1_000
-"""So many memories, chosen by their ids, are read and compared one by one; HNSW may miss them among many others."""
+_SPARE = 16  # Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them
+_FEW = 1_000  # So many memories, chosen by their ids, are read and compared one by one; HNSW may miss them among many others
 _EMBED_BATCH = 512
 
 Embed = Callable[[Sequence[str]], Vectors]
-Progress = Callable[[int, int], None]
-"""Called with the memories embedded so far, and all that have to be."""
+Progress = Callable[[int, int], None]  # Called with the memories embedded so far, and all that have to be
 
 
 class IndexUnavailableError(StorageError):
@@ -352,8 +347,7 @@ class SharedLock:
 class IndexStatus(NamedTuple):
     """What the index holds of one owner."""
 
-    position: int
-    """The journal position that it stands for; -1 if it is not complete."""
+    position: int  # The journal position that it stands for; -1 if it is not complete
     embedder: str
     memories: int
 

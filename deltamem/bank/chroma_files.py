@@ -29,12 +29,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-POSITION = "position"
-"""Key in a collection's metadata: the journal position that it stands for."""
-BUILDING = -1
-"""Position of a collection that is not complete yet."""
-_BATCH = 1_000
-"""Rows of one request; Chroma takes some thousands at most."""
+POSITION = "position"  # Key in a collection's metadata: the journal position that it stands for
+BUILDING = -1  # Position of a collection that is not complete yet
+_BATCH = 1_000  # Rows of one request; Chroma takes some thousands at most
 _DATABASE_FILE = "chroma.sqlite3"
 CLEAN_SHUTDOWN_FILE = "clean_shutdown.json"
 _HNSW_HEADER = "header.bin"
@@ -46,8 +43,7 @@ _CHECK_BYTES_PER_SECOND = 2e6
 _SAMPLE = 200
 _LEAST_FOUND = 0.97
 """Share of sampled vectors that a search must find by themselves; an undamaged graph finds all or nearly all."""
-_UNIT = 1e-3
-"""How far the length of a stored vector may be from 1; garbage is further."""
+_UNIT = 1e-3  # How far the length of a stored vector may be from 1; garbage is further
 
 
 def client_settings() -> Settings:

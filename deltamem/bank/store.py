@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from deltamem.bank.chroma import ChromaIndex
 
 
-_POLL_SECONDS = 0.005
-"""How often an event loop asks whether another one has finished its turn."""
+_POLL_SECONDS = 0.005  # How often an event loop asks whether another one has finished its turn
 
 
 class UserStore:
@@ -330,8 +329,7 @@ def _in_event_loop() -> bool:
 INDEX_FOLDER = "index"
 LOCK_FILE = "lock"
 
-Progress = Callable[[str, int, int], None]
-"""Called while an index is rebuilt: owner, memories done, memories in all."""
+Progress = Callable[[str, int, int], None]  # Called while an index is rebuilt: owner, memories done, memories in all
 
 
 class MemoryStore:

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from deltamem.html import write_page
 from eval.compare.layout import ALL
 from eval.compare.runs import Card, FinishedRun, bounds
 from eval.compare.tables import BASELINES, Comparison, compare
+from eval.html import write_page
 
 _LINES = 36  # Of one benchmark, as long as its table of headlines leaves room for any warnings
 

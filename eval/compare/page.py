@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from deltamem.html import (
+from deltamem.intervals import Interval
+from eval.compare.layout import ALL
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
+from eval.compare.tables import compare
+from eval.html import (
     BLUE,
     GREEN,
     ORANGE,
@@ -31,10 +35,6 @@ from deltamem.html import (
     whole_numbers,
     write_page,
 )
-from deltamem.intervals import Interval
-from eval.compare.layout import ALL
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
-from eval.compare.tables import compare
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
 
 if TYPE_CHECKING:

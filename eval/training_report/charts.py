@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below, whole_numbers
+from eval.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from deltamem.episode import Message, read_turn
 from deltamem.errors import DeltaMemError
-from deltamem.html import render_page, write_page
 from deltamem.memory import Event
 from deltamem.page import page
 from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
+from eval.html import render_page, write_page
 from eval.probes import cell_rows, not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
 from rewards.fidelity import folded

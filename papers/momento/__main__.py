@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltamem.config import run_hydra, validated
-from deltamem.html import write_page
 from eval import runner
 from eval.benchmark import AskContext, Asker, Benchmark, Report, Results, Step, Timeline
+from eval.html import write_page
 from eval.records import QuestionRecord
 from eval.summary import Summary
 from eval.systems.base import StoreKey, System

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from deltamem.html import render_page
 from deltamem.intervals import percent_text
 from eval.benchmark import Report
 from eval.compare.layout import ALL
+from eval.html import render_page
 from eval.records import Cost, QuestionRecord
 from eval.scores import AskedValue, Value, answer_value, metric_scores
 from eval.summary import Summary, counted, score_cells, score_table
