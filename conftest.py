@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -18,6 +18,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from selenium import webdriver
+
+    from deltamem.embedding import Embedder
 
 # Threads that spin while they wait for each other's turn on a core cost these small models most of their time. Other
 # conftests load OpenMP, which reads this only then, before the first hook of this one is called.
@@ -73,6 +75,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker is left alone with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Any:
+    """The offline model itself, as sentence-transformers loads it; loaded once, and not to be changed."""
+    from deltamem.embedding import OFFLINE_MODEL, load_model
+
+    return load_model(OFFLINE_MODEL, "cpu")
+
+
+@pytest.fixture(scope="session")
+def real_embedder() -> Embedder:
+    """The offline embedder, for what words alone do not show."""
+    from deltamem.embedding import OFFLINE_MODEL, SentenceTransformerEmbedder
+
+    return SentenceTransformerEmbedder(OFFLINE_MODEL)
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from deltamem.prompts import load_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 QWEN3 = Path(__file__).with_name("qwen3_template.jinja").read_text(encoding="utf-8")
 OPENED = QWEN3.replace(
@@ -25,6 +28,8 @@ PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "
 @cache
 def qwen_tokenizer(template: str = QWEN3, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
     """A small byte-level tokenizer with the added tokens of Qwen3."""
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -8,7 +8,7 @@ import pytest
 from offline_people import people
 
 from deltamem.audit import MOST_PAIRS, Audit, Finding, FindingKind, audit
-from deltamem.embedding import Embedder, Vectors, load_embedder
+from deltamem.embedding import Embedder, Vectors
 from deltamem.memory import Memory, MemoryState
 from deltamem.text import words
 from synth.assembly import labelled_sessions
@@ -155,12 +155,7 @@ def test_three_thousand_memories_take_seconds() -> None:
     assert len(result.findings) == 3_000 and time.thread_time() - begin < 10
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return load_embedder()
-
-
-def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> None:
+def test_planted_faults_are_found_with_a_real_embedder(real_embedder: Embedder) -> None:
     said = {
         "Ana lives in Boston.": "I live in Boston now.",
         "Ana lives in Denver.": "We moved to Denver last week.",
@@ -176,7 +171,7 @@ def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> No
         "Ana prefers tea over coffee.": "I'd rather drink tea than coffee.",
     }
     state = state_of(*said)
-    vectors = embedder.documents(list(said))
+    vectors = real_embedder.documents(list(said))
     result = audit(state, vectors, dict(zip(state, said.values(), strict=True)), person_name="Ana")
     assert found(result) == [
         (FindingKind.NEAR_DUPLICATE, ("m5", "m6")),
@@ -186,7 +181,7 @@ def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> No
     ]
 
 
-def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embedder) -> None:
+def test_synthetic_memories_fit_their_own_sessions_and_no_others(real_embedder: Embedder) -> None:
     memories = right = wrong = 0
     for person in people(3, 8, sizes="paper"):
         labelled = list(labelled_sessions(person))
@@ -195,7 +190,7 @@ def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embed
             dialogue = "\n".join(turn.content for turn in item.session.dialogue)
             sources |= {key: dialogue for key in item.next_state if item.prior_state.get(key) != item.next_state[key]}
         state = labelled[-1].next_state
-        vectors = embedder.documents([memory.text for memory in state.memories])
+        vectors = real_embedder.documents([memory.text for memory in state.memories])
         name = labelled[0].session.person_name
         memories += len(sources)
         right += len(audit(state, vectors, sources, person_name=name).findings)

@@ -1,18 +1,22 @@
 """The fast encoder makes the vectors of sentence-transformers, and leaves other models to it."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from transformers import BertConfig, BertModel
+from lazy_module import Lazy
 
-import deltamem.bert_encoder
-from deltamem.bert_encoder import EXACT_TOKENS, BertEncoder, fast_encoder
 from deltamem.embedding import SentenceTransformerEmbedder, load_model
+
+torch = Lazy("torch")
+transformers = Lazy("transformers")
+library = Lazy("sentence_transformers")
+bert_encoder = Lazy("deltamem.bert_encoder")
+layers = Lazy("sentence_transformers.sentence_transformer.modules")
 
 SENTENCE = "Ana keeps her red bicycle near the old harbour of Oslo since March and rides it to work every day"
 WORDS = SENTENCE.split()
@@ -20,36 +24,31 @@ MIXED = [" ".join(WORDS[start % 7 :][: 1 + start % 13]) + f" {start}" for start 
 QUERY = {"query": "find this: "}
 
 
-@pytest.fixture(scope="module")
-def minilm() -> SentenceTransformer:
-    return load_model("all-MiniLM-L6-v2", "cpu")
-
-
-@pytest.fixture(scope="module")
-def encoder(minilm: SentenceTransformer) -> BertEncoder:
-    found = fast_encoder(minilm)
+@pytest.fixture(scope="session")
+def encoder(minilm: Any) -> bert_encoder.BertEncoder:
+    found = bert_encoder.fast_encoder(minilm)
     assert found is not None
     return found
 
 
-def check(vectors: np.ndarray, model: SentenceTransformer, texts: list[str], **options: str) -> None:
+def check(vectors: np.ndarray, model: Any, texts: list[str], **options: str) -> None:
     """The vectors are those that the library makes."""
     expected = model.encode(texts, normalize_embeddings=True, show_progress_bar=False, **options)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", **config: object) -> str:
+def tiny(folder: Path, minilm: Any, pooling: str = "mean", **config: object) -> str:
     """A small BERT with random weights, the tokenizer of MiniLM and a prompt for queries, saved in a folder."""
     torch.manual_seed(3)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    bert = BertModel(BertConfig(vocab_size=minilm.tokenizer.vocab_size, **size, **config))
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=minilm.tokenizer.vocab_size, **size, **config))
     # The usual initial weights are so small that attention hardly matters.
     for weight in bert.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     bert.save_pretrained(folder / "bert")
     minilm.tokenizer.save_pretrained(folder / "bert")
-    modules = [Transformer(str(folder / "bert"), max_seq_length=40), Pooling(32, pooling_mode=pooling)]
-    SentenceTransformer(modules=modules, device="cpu", prompts=QUERY).save(str(folder / "model"))
+    modules = [layers.Transformer(str(folder / "bert"), max_seq_length=40), layers.Pooling(32, pooling_mode=pooling)]
+    library.SentenceTransformer(modules=modules, device="cpu", prompts=QUERY).save(str(folder / "model"))
     return str(folder / "model")
 
 
@@ -68,29 +67,32 @@ def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", **con
     ],
     ids=["empty", "word", "question", "cut", "unicode", "very mixed", "5", "200", "long"],
 )
-def test_vectors_are_those_of_the_library(minilm: SentenceTransformer, encoder: BertEncoder, texts: list[str]) -> None:
+def test_vectors_are_those_of_the_library(minilm: Any, encoder: bert_encoder.BertEncoder, texts: list[str]) -> None:
     vectors = encoder.encode(texts)
     assert vectors.dtype == np.float32 and vectors.shape == (len(texts), 384)
     check(vectors, minilm, texts)
 
 
-def test_no_texts_and_every_number_of_tokens_around_the_rounding(minilm: SentenceTransformer, encoder: BertEncoder) -> None:
+def test_no_texts_and_every_number_of_tokens_around_the_rounding(minilm: Any, encoder: bert_encoder.BertEncoder) -> None:
     assert encoder.encode([]).shape == (0, 384)
     # Two texts whose lengths differ make batches of EXACT_TOKENS - 6 to EXACT_TOKENS + 18 tokens.
     for more in range(0, 25, 3):
-        texts = ["bicycle " * (EXACT_TOKENS - 20 + more), "old harbour of Oslo near the red bicycle of Ana today"]
+        texts = [
+            "bicycle " * (bert_encoder.EXACT_TOKENS - 20 + more),
+            "old harbour of Oslo near the red bicycle of Ana today",
+        ]
         check(encoder.encode(texts), minilm, texts)
 
 
 def test_a_text_longer_than_a_batch_goes_alone(
-    minilm: SentenceTransformer, encoder: BertEncoder, monkeypatch: pytest.MonkeyPatch
+    minilm: Any, encoder: bert_encoder.BertEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deltamem.bert_encoder, "BATCH_TOKENS", 20)
+    monkeypatch.setattr("deltamem.bert_encoder.BATCH_TOKENS", 20)
     texts = [*MIXED[:7], "bicycle " * 60]
     check(encoder.encode(texts), minilm, texts)
 
 
-def test_library_keeps_its_own_truncation_and_padding(minilm: SentenceTransformer, encoder: BertEncoder) -> None:
+def test_library_keeps_its_own_truncation_and_padding(minilm: Any, encoder: bert_encoder.BertEncoder) -> None:
     minilm.encode(["Oslo", "the harbour of Oslo"])
     settings = minilm.tokenizer.backend_tokenizer
     before = settings.truncation, settings.padding
@@ -98,10 +100,10 @@ def test_library_keeps_its_own_truncation_and_padding(minilm: SentenceTransforme
     assert (settings.truncation, settings.padding) == before
 
 
-def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: SentenceTransformer, tmp_path: Path) -> None:
+def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: Any, tmp_path: Path) -> None:
     folder = tiny(tmp_path, minilm)
-    SentenceTransformer(folder, device="cpu").bfloat16().save(folder)
-    assert {weight.dtype for weight in SentenceTransformer(folder, device="cpu").parameters()} == {torch.bfloat16}
+    library.SentenceTransformer(folder, device="cpu").bfloat16().save(folder)
+    assert {weight.dtype for weight in library.SentenceTransformer(folder, device="cpu").parameters()} == {torch.bfloat16}
     assert {weight.dtype for weight in load_model(folder, "cpu").parameters()} == {torch.float32}
 
 
@@ -117,33 +119,33 @@ def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: Sent
     ids=str,
 )
 def test_other_models_are_left_to_the_library_and_a_prompt_goes_before_queries_only(
-    minilm: SentenceTransformer, tmp_path: Path, changes: dict, fast: bool
+    minilm: Any, tmp_path: Path, changes: dict, fast: bool
 ) -> None:
     folder = tiny(tmp_path, minilm, **changes)
-    library, embedder = SentenceTransformer(folder, device="cpu"), SentenceTransformerEmbedder(folder)
-    assert (fast_encoder(library) is not None) == fast
+    expected, embedder = library.SentenceTransformer(folder, device="cpu"), SentenceTransformerEmbedder(folder)
+    assert (bert_encoder.fast_encoder(expected) is not None) == fast
     queries, documents = embedder.queries(MIXED[:5]), embedder.documents(MIXED[:5])
-    check(queries, library, MIXED[:5], prompt_name="query")
-    check(documents, library, MIXED[:5])
+    check(queries, expected, MIXED[:5], prompt_name="query")
+    check(documents, expected, MIXED[:5])
     assert np.abs(queries - documents).max() > 1e-2
 
 
-def test_other_precision_and_default_prompt_are_left_to_the_library(minilm: SentenceTransformer, tmp_path: Path) -> None:
-    model = SentenceTransformer(tiny(tmp_path, minilm), device="cpu")
+def test_other_precision_and_default_prompt_are_left_to_the_library(minilm: Any, tmp_path: Path) -> None:
+    model = library.SentenceTransformer(tiny(tmp_path, minilm), device="cpu")
     model.default_prompt_name = "query"
-    assert fast_encoder(model) is None
+    assert bert_encoder.fast_encoder(model) is None
     model.default_prompt_name = None
-    assert fast_encoder(model) is not None
-    assert fast_encoder(model.double()) is None
+    assert bert_encoder.fast_encoder(model) is not None
+    assert bert_encoder.fast_encoder(model.double()) is None
 
 
 def test_different_vectors_and_missing_operations_are_noticed(
-    minilm: SentenceTransformer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    minilm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    right = BertEncoder.encode
+    right = bert_encoder.BertEncoder.encode
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, logger="deltamem.bert_encoder"):
-        patch.setattr(BertEncoder, "encode", lambda *given: right(*given) + np.float32(3e-5))
-        assert fast_encoder(minilm) is None
+        patch.setattr(bert_encoder.BertEncoder, "encode", lambda *given: right(*given) + np.float32(3e-5))
+        assert bert_encoder.fast_encoder(minilm) is None
     assert "differ by 3.0e-05" in caplog.text
     monkeypatch.setattr(torch.ops, "mkldnn", object())
-    assert fast_encoder(minilm) is None
+    assert bert_encoder.fast_encoder(minilm) is None

@@ -1,5 +1,7 @@
 """The offline model itself, an embedder behind a real local server, and the cache in front of both."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Sequence
@@ -9,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from lazy_module import Lazy
 from scripted_server import Reply, serve, unused_url
-from sentence_transformers import SentenceTransformer
 
 import deltamem.embedding
 from deltamem.embedding import (
@@ -24,6 +25,9 @@ from deltamem.embedding import (
     load_model,
 )
 from deltamem.errors import EmbedderUnavailableError
+
+torch = Lazy("torch")
+library = Lazy("sentence_transformers")
 
 
 class CountingEmbedder:
@@ -42,26 +46,21 @@ class CountingEmbedder:
         return self.documents(texts, 2)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> SentenceTransformerEmbedder:
-    return SentenceTransformerEmbedder("all-MiniLM-L6-v2")
-
-
-def test_minilm_gives_unit_vectors_that_follow_meaning(minilm: SentenceTransformerEmbedder) -> None:
-    moved, lives, dog = minilm.documents(["Ana moved to Rome.", "Ana now lives in Rome.", "The dog eats a bone."])
+def test_minilm_gives_unit_vectors_that_follow_meaning(real_embedder: SentenceTransformerEmbedder) -> None:
+    moved, lives, dog = real_embedder.documents(["Ana moved to Rome.", "Ana now lives in Rome.", "The dog eats a bone."])
     assert moved.shape == (384,) and moved.dtype == np.float32
     assert np.linalg.norm([moved, lives, dog], axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
     assert moved @ lives > 0.7 > 0.3 > moved @ dog
 
 
-def test_minilm_does_not_depend_on_the_batch(minilm: SentenceTransformerEmbedder) -> None:
+def test_minilm_does_not_depend_on_the_batch(real_embedder: SentenceTransformerEmbedder) -> None:
     texts = ["a", "Ana lives in a very old house near the harbour of Oslo.", ""]
-    together = minilm.documents(texts)
-    alone = np.concatenate([minilm.documents([text]) for text in texts])
+    together = real_embedder.documents(texts)
+    alone = np.concatenate([real_embedder.documents([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-5)
     # MiniLM has no query instruction, so queries and documents share one space.
-    np.testing.assert_allclose(minilm.queries(texts), together, atol=1e-5)
-    assert len(minilm.documents([])) == len(CachedEmbedder(minilm).queries([])) == 0
+    np.testing.assert_allclose(real_embedder.queries(texts), together, atol=1e-5)
+    assert len(real_embedder.documents([])) == len(CachedEmbedder(real_embedder).queries([])) == 0
 
 
 def test_cache_embeds_each_text_once_keeps_the_order_and_forgets_the_oldest_first() -> None:
@@ -111,7 +110,7 @@ def test_an_embedder_that_cannot_be_had_says_what_to_do(tmp_path: Path, monkeypa
 
 def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(tmp_path: Path) -> None:
     load_model("all-MiniLM-L6-v2", "cpu").bfloat16().save(str(tmp_path / "half"))
-    assert {weight.dtype for weight in SentenceTransformer(str(tmp_path / "half")).parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in library.SentenceTransformer(str(tmp_path / "half")).parameters()} == {torch.bfloat16}
     assert {weight.dtype for weight in load_model(str(tmp_path / "half"), "cpu").parameters()} == {torch.float32}
 
 

@@ -7,16 +7,15 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy_module import Lazy
 from offline_people import labelled
 from scipy.stats import chi2
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from deltamem import local_policy
 from deltamem.episode import (
     EPISODE_FILE,
     EpisodeConfig,
@@ -26,11 +25,14 @@ from deltamem.episode import (
     save_episode_config,
 )
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.local_policy import BatchGenerator, CheckpointPolicy, Generated
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.tiny import build
+
+torch = Lazy("torch")
+transformers = Lazy("transformers")
+local_policy = Lazy("deltamem.local_policy")
+tiny = Lazy("deltamem.training.tiny")
 
 VOCABULARY = 61
 EOS = 2
@@ -39,14 +41,14 @@ MANY = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(70)]
 LIMITS = [1 + (7 * row) % 40 for row in range(70)]
 
 
-def make_model(seed: int = 0, kind: str = "qwen3", **changes: object) -> PreTrainedModel:
+def make_model(seed: int = 0, kind: str = "qwen3", **changes: object) -> Any:
     torch.manual_seed(seed)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 16}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.3}
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "tie_word_embeddings": True}
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    config = AutoConfig.for_model(kind, **{**sizes, **heads, **rope, **tokens, **changes})
-    model = AutoModelForCausalLM.from_config(config).eval()
+    config = transformers.AutoConfig.for_model(kind, **{**sizes, **heads, **rope, **tokens, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         # Norms of one would hide a norm that is left out.
         for name, weight in model.named_parameters():
@@ -56,18 +58,18 @@ def make_model(seed: int = 0, kind: str = "qwen3", **changes: object) -> PreTrai
 
 
 @pytest.fixture(scope="module")
-def model() -> PreTrainedModel:
+def model() -> Any:
     return make_model()
 
 
-def reference_log_probs(model: PreTrainedModel, prompt: list[int], token_ids: list[int], temperature: float) -> torch.Tensor:
+def reference_log_probs(model: Any, prompt: list[int], token_ids: list[int], temperature: float) -> torch.Tensor:
     """Log-probabilities of a continuation by one full forward pass; shape ``(len(token_ids), vocabulary)``."""
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits / (temperature or 1.0), -1)
 
 
-def sampled(generator: BatchGenerator, temperature: float, limit: int = 9) -> list[list[int]]:
+def sampled(generator: local_policy.BatchGenerator, temperature: float, limit: int = 9) -> list[list[int]]:
     results = generator.generate(PROMPTS, [limit] * len(PROMPTS), [temperature] * len(PROMPTS))
     return [result.token_ids for result in results]
 
@@ -78,7 +80,7 @@ def sampled(generator: BatchGenerator, temperature: float, limit: int = 9) -> li
 )
 def test_greedy_tokens_are_those_of_transformers(changes):
     model = make_model(3, **changes)
-    for prompt, found in zip(PROMPTS, sampled(BatchGenerator(model, eos_ids=[], seed=0), 0.0, 12), strict=True):
+    for prompt, found in zip(PROMPTS, sampled(local_policy.BatchGenerator(model, eos_ids=[], seed=0), 0.0, 12), strict=True):
         ids = torch.tensor([prompt])
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
@@ -87,7 +89,7 @@ def test_greedy_tokens_are_those_of_transformers(changes):
 
 def test_rows_that_finish_at_many_different_times_do_not_disturb_the_others(model):
     temperatures = [(0.6, 1.0, 1.4, 0.0)[row % 4] for row in range(70)]
-    results = BatchGenerator(model, eos_ids=[EOS], seed=6).generate(MANY, LIMITS, temperatures)
+    results = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=6).generate(MANY, LIMITS, temperatures)
     assert len({len(result.token_ids) for result in results}) > 20
     assert any(result.stopped for result in results)
     for prompt, limit, temperature, result in zip(MANY, LIMITS, temperatures, results, strict=True):
@@ -100,13 +102,13 @@ def test_rows_that_finish_at_many_different_times_do_not_disturb_the_others(mode
 
 
 def test_an_end_at_the_limit_counts_as_stopped(model):
-    [free] = BatchGenerator(model, eos_ids=[], seed=0).generate([[5, 6, 7]], [1], [0.0])
-    [ended] = BatchGenerator(model, eos_ids=free.token_ids, seed=0).generate([[5, 6, 7]], [1], [0.0])
+    [free] = local_policy.BatchGenerator(model, eos_ids=[], seed=0).generate([[5, 6, 7]], [1], [0.0])
+    [ended] = local_policy.BatchGenerator(model, eos_ids=free.token_ids, seed=0).generate([[5, 6, 7]], [1], [0.0])
     assert not free.stopped and ended.stopped
 
 
 def test_the_seed_determines_the_samples(model):
-    first, same, other = (BatchGenerator(model, eos_ids=[EOS], seed=seed) for seed in (5, 5, 6))
+    first, same, other = (local_policy.BatchGenerator(model, eos_ids=[EOS], seed=seed) for seed in (5, 5, 6))
     samples = sampled(first, 1.0)
     assert samples == sampled(same, 1.0) != sampled(other, 1.0)
     # The second call goes on with the random numbers, and identical prompts get samples of their own.
@@ -117,23 +119,23 @@ def test_the_seed_determines_the_samples(model):
 def test_a_request_with_a_seed_depends_on_nothing_else(model):
     seeds = [row * row * 10**15 for row in range(70)]
     columns = (MANY, LIMITS, [1.0] * 70, seeds)
-    together = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns)
+    together = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns)
     order = torch.randperm(70, generator=torch.Generator().manual_seed(3)).tolist()
     for size in (1, 7, 23):
-        generator = BatchGenerator(model, eos_ids=[EOS], seed=size)
+        generator = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=size)
         for start in range(0, 70, size):
             rows = order[start : start + size]
             results = generator.generate(*([column[row] for row in rows] for column in columns))
             for row, result in zip(rows, results, strict=True):
                 assert result.token_ids == together[row].token_ids
-    other = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns[:3], [seed + 1 for seed in seeds])
+    other = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns[:3], [seed + 1 for seed in seeds])
     assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 18
 
 
 @torch.inference_mode()
 def test_everything_is_computed_where_the_model_is(monkeypatch):
     # Tensors of the device "meta" have shapes only, and refuse to meet those of the CPU, as those of a GPU do.
-    generator = BatchGenerator(make_model().to("meta"), eos_ids=[EOS], seed=0)
+    generator = local_policy.BatchGenerator(make_model().to("meta"), eos_ids=[EOS], seed=0)
     devices: list[str] = []
 
     def steps(prompts, limits, temperatures, seeds):
@@ -154,7 +156,7 @@ def test_everything_is_computed_where_the_model_is(monkeypatch):
 def test_samples_follow_the_distribution(model, temperature, step):
     count = 6000
     seeds = None if step is None else [number * step for number in range(count)]
-    generator = BatchGenerator(model, eos_ids=[], seed=2)
+    generator = local_policy.BatchGenerator(model, eos_ids=[], seed=2)
     results = generator.generate([[5, 6, 7]] * count, [2] * count, [temperature] * count, seeds)
     expected = reference_log_probs(model, [5, 6, 7], [0], temperature)[0].double().exp()
     drawn = torch.bincount(torch.tensor([result.token_ids[0] for result in results]), minlength=VOCABULARY)
@@ -174,12 +176,12 @@ def test_samples_follow_the_distribution(model, temperature, step):
 
 def test_weights_that_change_in_place_are_seen():
     model, other = make_model(0), make_model(1)
-    generator = BatchGenerator(model, eos_ids=[], seed=0)
+    generator = local_policy.BatchGenerator(model, eos_ids=[], seed=0)
     before = sampled(generator, 0.0)
     with torch.no_grad():
         for weight, new in zip(model.parameters(), other.parameters(), strict=True):
             weight.copy_(new)
-    assert before != sampled(generator, 0.0) == sampled(BatchGenerator(other, eos_ids=[], seed=0), 0.0)
+    assert before != sampled(generator, 0.0) == sampled(local_policy.BatchGenerator(other, eos_ids=[], seed=0), 0.0)
 
 
 configs = st.builds(
@@ -237,7 +239,7 @@ def sessions() -> list[LabelledSession]:
 def folder(sessions, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("tiny") / "model"
     sizes = TinyModelConfig(hidden_size=64, layers=2, head_dim=16, mlp_size=96, vocabulary=400, context=CONTEXT)
-    build(target, sessions, EPISODE, sizes, seed=0)
+    tiny.build(target, sessions, EPISODE, sizes, seed=0)
     return target
 
 
@@ -246,11 +248,11 @@ def conversations(sessions) -> list[list[Message]]:
     return [opening_messages(labelled.session, EPISODE) for labelled in sessions]
 
 
-def load(folder: Path, **options: object) -> CheckpointPolicy:
-    return CheckpointPolicy(folder, threads=torch.get_num_threads(), **{"max_new_tokens": 12, **options})  # type: ignore[arg-type]
+def load(folder: Path, **options: object) -> local_policy.CheckpointPolicy:
+    return local_policy.CheckpointPolicy(folder, threads=torch.get_num_threads(), **{"max_new_tokens": 12, **options})  # type: ignore[arg-type]
 
 
-def complete(policy: CheckpointPolicy, *conversations: list[Message]) -> list[Completion]:
+def complete(policy: local_policy.CheckpointPolicy, *conversations: list[Message]) -> list[Completion]:
     """The answers to requests that come at once."""
 
     async def all_of_them() -> list[Completion]:
@@ -261,7 +263,7 @@ def complete(policy: CheckpointPolicy, *conversations: list[Message]) -> list[Co
 
 def test_concurrent_requests_share_one_batch_and_its_ends_are_not_text(folder, conversations, monkeypatch):
     policy = load(folder, temperature=5.0, max_new_tokens=40)
-    batches: list[list[Generated]] = []
+    batches: list[list[local_policy.Generated]] = []
     generate = policy._generator.generate
     monkeypatch.setattr(policy._generator, "generate", lambda *given: batches.append(generate(*given)) or batches[-1])
     answers = complete(policy, *conversations * 10)
@@ -354,7 +356,7 @@ def test_a_model_that_must_not_think_is_not_asked_to_and_its_turn_is_whole(switc
 
     def answered(given, limits, temperatures):
         prompts.extend(given)
-        return [Generated(policy._tokenizer.encode("done"), [0.0], True)]
+        return [local_policy.Generated(policy._tokenizer.encode("done"), [0.0], True)]
 
     monkeypatch.setattr(policy._generator, "generate", answered)
     assert complete(policy, conversations[0])[0].text.startswith("<think>\n\n</think>\n\n")

@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+from lazy_module import Lazy
 
 from deltamem.bank.base import Hit, MemoryBank
-from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
+
+chroma = Lazy("deltamem.bank.chroma")
 
 TIME = datetime(2026, 4, 5)
 DIM = 24
@@ -52,7 +54,7 @@ def lettered(numbers: Sequence[int]) -> dict[int, str]:
 
 
 def open_bank(
-    index: ChromaIndex,
+    index: chroma.ChromaIndex,
     owner: str,
     state: MemoryState,
     position: int = 1,
@@ -60,7 +62,7 @@ def open_bank(
     embed: Callable[[Sequence[str]], Vectors] = vectors_of,
     embedder_name: str = "hash",
     **options: Any,
-) -> ChromaBank:
+) -> chroma.ChromaBank:
     """The owner's bank; `changed` are the memories that changed since the index was written."""
     since = {"changed_since": lambda position: changed, "embed": embed, "embedder_name": embedder_name}
     return index.bank(owner, state, position, **since, **options)

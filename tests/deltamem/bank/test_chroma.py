@@ -1,5 +1,7 @@
 """The index is derived: whatever happened to it, an opened bank is right, and no more is embedded than must be."""
 
+from __future__ import annotations
+
 import logging
 import os
 import shutil
@@ -13,25 +15,27 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import chromadb
 import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
-from chromadb.api.client import Client
+from lazy_module import Lazy
 
-from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, IndexUnavailableError, SharedLock, collection_name
-from deltamem.bank.chroma_files import CLEAN_SHUTDOWN_FILE, client_settings
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+
+chroma = Lazy("deltamem.bank.chroma")
+chromadb = Lazy("chromadb")
 
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
 TEXTS = lettered(range(1, 31))
 
 
-def opened(index: ChromaIndex, texts: dict[int, str], position: int, *changed: str, **options: Any) -> ChromaBank:
+def opened(
+    index: chroma.ChromaIndex, texts: dict[int, str], position: int, *changed: str, **options: Any
+) -> chroma.ChromaBank:
     return open_bank(index, "Ana", state_of(texts), position, *changed, **{"exact_up_to": 0, **options})
 
 
-def check(bank: ChromaBank, texts: dict[int, str], position: int) -> None:
+def check(bank: chroma.ChromaBank, texts: dict[int, str], position: int) -> None:
     state = state_of(texts)
     assert (bank.state, bank.position) == (state, position)
     check_ranking(bank.search(QUERIES, 5), state, QUERIES, 5, may_miss=1)
@@ -42,7 +46,7 @@ def check(bank: ChromaBank, texts: dict[int, str], position: int) -> None:
 def folder(tmp_path: Path) -> Path:
     """An index that was closed in good order at position 5."""
     path = tmp_path / "index"
-    index = ChromaIndex.open(path)
+    index = chroma.ChromaIndex.open(path)
     opened(index, TEXTS, 5)
     index.close()
     return path
@@ -51,11 +55,11 @@ def folder(tmp_path: Path) -> Path:
 def reopen(folder: Path, texts: dict[int, str], position: int, *changed: str, name: str = "hash") -> list[str]:
     """Open, check, close; returns what was embedded, each text once."""
     embedder = HashEmbedder()
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     check(opened(index, texts, position, *changed, embed=embedder.documents, embedder_name=name), texts, position)
     status = index.status("Ana")
     index.close()
-    assert status == IndexStatus(position, name, len(texts))
+    assert status == chroma.IndexStatus(position, name, len(texts))
     return list(dict.fromkeys(embedder.embedded))
 
 
@@ -92,8 +96,8 @@ def test_what_does_not_fit_is_built_anew(
 
 
 def test_lost_rows_are_noticed(folder: Path) -> None:
-    client = chromadb.PersistentClient(str(folder), settings=client_settings())
-    client.get_collection(collection_name("Ana"), embedding_function=None).delete(ids=["m4"])
+    client = chromadb.PersistentClient(str(folder), settings=chroma.client_settings())
+    client.get_collection(chroma.collection_name("Ana"), embedding_function=None).delete(ids=["m4"])
     client.close()
     assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
 
@@ -107,13 +111,13 @@ def test_an_interrupted_building_is_noticed_and_progress_is_told(tmp_path: Path)
             raise RuntimeError("power cut")
         return vectors_of(batch)
 
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     with pytest.raises(RuntimeError, match="power cut"):
         opened(index, texts, 1, embed=fails_late)
     status = index.status("Ana")
     assert status is None, "nothing is written before all is embedded"
     index.close()
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     check(opened(index, texts, 1, progress=lambda done, total: told.append((done, total))), texts, 1)
     index.close()
     assert told == [(0, 1100), (512, 1100), (1024, 1100), (1100, 1100)]
@@ -123,7 +127,7 @@ def test_an_embedder_that_cannot_be_had_does_not_cost_the_index(folder: Path) ->
     def missing(texts: Sequence[str]) -> np.ndarray:
         raise EmbedderUnavailableError("not installed")
 
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     with pytest.raises(EmbedderUnavailableError):
         opened(index, TEXTS, 5, embed=missing, embedder_name="mistyped")
     index.close()
@@ -131,7 +135,7 @@ def test_an_embedder_that_cannot_be_had_does_not_cost_the_index(folder: Path) ->
 
 
 def test_a_process_that_ends_without_closing_loses_only_what_was_pending(tmp_path: Path) -> None:
-    index = ChromaIndex.open(tmp_path / "index")
+    index = chroma.ChromaIndex.open(tmp_path / "index")
     bank = opened(index, TEXTS, 5, flush_every=3)
     texts = {**TEXTS, 1: "b first", 2: "c second", 40: "d third"}
     move(bank, texts, 6)
@@ -150,7 +154,7 @@ def test_a_process_that_ends_without_closing_loses_only_what_was_pending(tmp_pat
 def test_failing_writes_stay_in_memory_and_are_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     bank = opened(index, TEXTS, 5, flush_every=2)
     texts = {**TEXTS, 1: "b first", 40: "d third"}
     del texts[9]
@@ -181,7 +185,7 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     # Killed between the steps of a write: the fingerprint announced before them still vouches for the vectors.
     killed = folder.parent / "killed"
     assert reopen(killed, texts, 7, "m1", "m40", "m9", "m41") == ["b first", "d third", "a late"]
-    (killed / CLEAN_SHUTDOWN_FILE).unlink()
+    (killed / chroma.chroma_files.CLEAN_SHUTDOWN_FILE).unlink()
     assert reopen(killed, texts, 7) == []
 
 
@@ -192,13 +196,13 @@ class Connections:
         self.made = 0
         self.refuse = False
         self.folder = folder
-        self.index = ChromaIndex(self._connect, str(folder), folder)
+        self.index = chroma.ChromaIndex(self._connect, str(folder), folder)
 
     def _connect(self) -> Any:
         if self.refuse:
             raise OSError("disk full")
         self.made += 1
-        return chromadb.PersistentClient(str(self.folder), settings=client_settings())
+        return chromadb.PersistentClient(str(self.folder), settings=chroma.client_settings())
 
 
 def test_after_a_failed_write_the_client_is_begun_again_as_often_as_it_takes(
@@ -213,7 +217,7 @@ def test_after_a_failed_write_the_client_is_begun_again_as_often_as_it_takes(
     assert (bank.pending, connections.made) == (1, 1)
     connections.refuse = True
     for _ in range(2):
-        with pytest.raises(IndexUnavailableError, match="disk full"):
+        with pytest.raises(chroma.IndexUnavailableError, match="disk full"):
             open_bank(index, "Ben", state_of(TEXTS), 3)
     connections.refuse = False
     check(open_bank(index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
@@ -230,8 +234,8 @@ def test_a_collection_that_cannot_be_made_or_deleted_is_a_failed_write(
 ) -> None:
     connections = Connections(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(Client, method, _fails)
-        with pytest.raises(IndexUnavailableError, match="disk full"):
+        patch.setattr(chromadb.api.client.Client, method, _fails)
+        with pytest.raises(chroma.IndexUnavailableError, match="disk full"):
             open_bank(connections.index, "Ben", state_of(TEXTS), 3)
     check(open_bank(connections.index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
     assert connections.made == 2
@@ -245,11 +249,11 @@ def test_what_cannot_be_read_leaves_the_client_as_it_is(folder: Path, monkeypatc
     bank = opened(index, TEXTS, 5)
     with monkeypatch.context() as patch:
         patch.setattr(chromadb.Collection, method, _fails)
-        with suppress(IndexUnavailableError):
+        with suppress(chroma.IndexUnavailableError):
             bank.search(QUERIES, 5)  # HNSW may refuse; then the vectors are read
-        with pytest.raises(IndexUnavailableError), index.use(collection_name("Ana")) as collection:
+        with pytest.raises(chroma.IndexUnavailableError), index.use(chroma.collection_name("Ana")) as collection:
             getattr(collection, method)()
-    with pytest.raises(IndexUnavailableError), index.use("absent"):
+    with pytest.raises(chroma.IndexUnavailableError), index.use("absent"):
         pass
     check(open_bank(index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
     assert connections.made == 1
@@ -261,7 +265,7 @@ def _fails(*_: Any, **__: Any) -> Any:
 
 
 def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     bank = opened(index, TEXTS, 5)
     query = chromadb.Collection.query
 
@@ -291,7 +295,7 @@ def test_copies_restored_from_a_backup(folder: Path, tmp_path: Path) -> None:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """So many memories that Chroma writes its HNSW files."""
     path = tmp_path_factory.mktemp("large") / "index"
-    index = ChromaIndex.open(path)
+    index = chroma.ChromaIndex.open(path)
     opened(index, lettered(range(1, 1301)), 5)
     open_bank(index, "Ben", state_of(TEXTS), 3)
     index.close()
@@ -357,7 +361,7 @@ def test_lost_folders_end_in_a_correct_bank(large: Path, tmp_path: Path) -> None
 
 
 def test_a_folder_that_vanishes_while_it_is_open_is_closed_and_built_anew(folder: Path) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     opened(index, TEXTS, 5)
     shutil.rmtree(folder)
     index.close()
@@ -367,16 +371,16 @@ def test_a_folder_that_vanishes_while_it_is_open_is_closed_and_built_anew(folder
 def test_what_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DeltaMemError, match="cannot be opened"):
-        ChromaIndex.open(tmp_path / "file")
+        chroma.ChromaIndex.open(tmp_path / "file")
     for address in ("localhost:8000", "http://localhost:port", "http://[::1", ""):
         with pytest.raises(DeltaMemError, match="not the address of a Chroma server"):
-            ChromaIndex.open(None, address)
+            chroma.ChromaIndex.open(None, address)
     with pytest.raises(DeltaMemError, match="does not answer"):
-        ChromaIndex.open(None, "http://127.0.0.1:1")
+        chroma.ChromaIndex.open(None, "http://127.0.0.1:1")
 
 
 def test_a_closed_index_says_so(folder: Path) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     bank = opened(index, TEXTS, 5)
     with pytest.raises(ValueError, match="open already"):
         opened(index, TEXTS, 5)
@@ -387,7 +391,7 @@ def test_a_closed_index_says_so(folder: Path) -> None:
 
 
 def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     bank = opened(index, TEXTS, 5, flush_every=5)
     stop = threading.Event()
     problems: list[Exception] = []
@@ -421,7 +425,7 @@ def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
 
 
 def test_searches_of_two_owners_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = ChromaIndex.open(folder)
+    index = chroma.ChromaIndex.open(folder)
     banks = [open_bank(index, owner, state_of(TEXTS), 5, exact_up_to=0) for owner in ("Ana", "Ben")]
     query, both = chromadb.Collection.query, threading.Barrier(2, timeout=120)
 
@@ -438,7 +442,7 @@ def test_searches_of_two_owners_run_at_once(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_who_waits_to_be_alone_goes_before_new_sharers() -> None:
-    lock, order = SharedLock(), []
+    lock, order = chroma.SharedLock(), []
 
     def enter(how: Callable[[], AbstractContextManager[None]], name: str) -> None:
         with how():

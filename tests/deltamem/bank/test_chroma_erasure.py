@@ -1,17 +1,20 @@
 """What is forgotten is gone from every file of the index."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 
-import chromadb
 import numpy as np
 import pytest
 from bank_cases import check_ranking, lettered, move, open_bank, state_of, vectors_of
+from lazy_module import Lazy
 
-from deltamem.bank.chroma import ChromaIndex, collection_name
-from deltamem.bank.chroma_files import client_settings
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
+
+chroma = Lazy("deltamem.bank.chroma")
+chromadb = Lazy("chromadb")
 
 VICTIM = 987_654
 QUERIES = vectors_of(["a query", "e query"])
@@ -28,7 +31,7 @@ def bytes_of(text: str) -> bytes:
 # Above 1,000 rows Chroma writes the HNSW files, below it keeps vectors in its queue only.
 @pytest.mark.parametrize("memories", [50, 2300])
 def test_a_forgotten_memory_leaves_no_bytes(tmp_path: Path, memories: int) -> None:
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     texts = {VICTIM: "a secret", 2: "b former", **{n: t for n, t in lettered(range(1, memories)).items() if n != 2}}
     bank = open_bank(index, "Ana", state_of(texts))
     other = open_bank(index, "Ben", state_of({1: "c of Ben"}))
@@ -52,13 +55,18 @@ def test_a_forgotten_memory_leaves_no_bytes(tmp_path: Path, memories: int) -> No
 
 
 def test_a_forgotten_owner_leaves_no_bytes(tmp_path: Path) -> None:
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     bank = open_bank(index, "Ana", state_of({VICTIM: "a secret", **lettered(range(1, 1500))}))
     other = open_bank(index, "Ben", state_of({1: "c of Ben"}))
     move(bank, {VICTIM: "a secret", 1: "d pending"}, 2)
-    assert files_with(tmp_path, collection_name("Ana").encode())
+    assert files_with(tmp_path, chroma.collection_name("Ana").encode())
     index.drop("Ana")
-    for content in (bytes_of("a secret"), f"m{VICTIM}".encode(), bytes_of("d pending"), collection_name("Ana").encode()):
+    for content in (
+        bytes_of("a secret"),
+        f"m{VICTIM}".encode(),
+        bytes_of("d pending"),
+        chroma.collection_name("Ana").encode(),
+    ):
         assert files_with(tmp_path, content) == []
     assert index.status("Ana") is None
     check_ranking(other.search(QUERIES, 5), state_of({1: "c of Ben"}), QUERIES, 5)
@@ -70,13 +78,13 @@ def test_a_forgotten_owner_leaves_no_bytes(tmp_path: Path) -> None:
 
 
 def test_erasing_that_was_interrupted_is_completed_on_opening(tmp_path: Path) -> None:
-    index = ChromaIndex.open(tmp_path / "index")
+    index = chroma.ChromaIndex.open(tmp_path / "index")
     texts = {VICTIM: "a secret", **lettered(range(1, 1500))}
     open_bank(index, "Ana", state_of(texts))
     index.close()
     # The journal has forgotten, the process ended before the index did.
     del texts[VICTIM]
-    index = ChromaIndex.open(tmp_path / "index")
+    index = chroma.ChromaIndex.open(tmp_path / "index")
     bank = open_bank(index, "Ana", state_of(texts), 2, f"m{VICTIM}")
     check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
     index.close()
@@ -84,7 +92,7 @@ def test_erasing_that_was_interrupted_is_completed_on_opening(tmp_path: Path) ->
 
 
 def test_a_purge_cut_short_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = ChromaIndex.open(tmp_path / "index")
+    index = chroma.ChromaIndex.open(tmp_path / "index")
     texts = lettered(range(1, 50))
     bank = open_bank(index, "Ana", state_of(texts))
     copies: list[Path] = []
@@ -105,16 +113,16 @@ def test_a_purge_cut_short_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     index.close()
     assert len(copies) >= 3
     for killed in copies:
-        index = ChromaIndex.open(killed)
+        index = chroma.ChromaIndex.open(killed)
         check_ranking(open_bank(index, "Ana", state_of(texts)).search(QUERIES, 5), state_of(texts), QUERIES, 5)
         index.close()
-        client = chromadb.PersistentClient(str(killed), settings=client_settings())
-        assert [collection.name for collection in client.list_collections()] == [collection_name("Ana")]
+        client = chromadb.PersistentClient(str(killed), settings=chroma.client_settings())
+        assert [collection.name for collection in client.list_collections()] == [chroma.collection_name("Ana")]
         client.close()
 
 
 def test_the_rewritten_collection_holds_the_same_vectors(tmp_path: Path) -> None:
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     texts = lettered(range(1, 1200))
     bank = open_bank(index, "Ana", state_of(texts))
     before = index.status("Ana")
@@ -127,12 +135,12 @@ def test_the_rewritten_collection_holds_the_same_vectors(tmp_path: Path) -> None
 def test_space_that_chroma_only_reserves_is_empty(tmp_path: Path) -> None:
     # Chroma fills it with whatever the process had in memory before.
     texts = lettered(range(1, 60))
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     open_bank(index, "Ana", state_of(texts))
     index.close()
     reserved = list(tmp_path.rglob("data_level0.bin"))
     assert reserved
     assert not any(any(path.read_bytes()) for path in reserved)
-    index = ChromaIndex.open(tmp_path)
+    index = chroma.ChromaIndex.open(tmp_path)
     check_ranking(open_bank(index, "Ana", state_of(texts)).search(QUERIES, 5), state_of(texts), QUERIES, 5)
     index.close()

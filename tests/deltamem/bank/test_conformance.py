@@ -1,5 +1,7 @@
 """What every memory bank must do, whatever it is made of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -22,16 +24,18 @@ from bank_cases import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lazy_module import Lazy
 
 from deltamem.bank.base import MemoryBank, OverlayBank, SnapshotBank
-from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.memory import MemoryState
+
+chroma = Lazy("deltamem.bank.chroma")
 
 Make = Callable[[str, MemoryState], MemoryBank]
 QUERIES = vectors_of(["a query", "b query", "c query"])
 
 
-def _of_index(index: ChromaIndex, owners: list[str], exact_up_to: int = 0) -> Make:
+def _of_index(index: chroma.ChromaIndex, owners: list[str], exact_up_to: int = 0) -> Make:
     def make(owner: str, state: MemoryState) -> MemoryBank:
         owners.append(owner)
         return open_bank(index, owner, state, 0, flush_every=4, exact_up_to=exact_up_to)
@@ -49,9 +53,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         return
     owners: list[str] = []
     if request.param == "chroma server":
-        index = ChromaIndex.open(None, request.getfixturevalue("chroma_url"))
+        index = chroma.ChromaIndex.open(None, request.getfixturevalue("chroma_url"))
     else:
-        index = ChromaIndex.open(tmp_path / "index")
+        index = chroma.ChromaIndex.open(tmp_path / "index")
     # 20 is crossed by some of the tests, so that the step from memory to Chroma is seen too.
     yield _of_index(index, owners, exact_up_to=20 if "copy in memory" in request.param else 0)
     for owner in owners:
@@ -156,7 +160,7 @@ def test_agrees_with_plain_sorting_after_any_updates(make: Make, seed: int, k: i
         texts = next_texts(random, texts, step * 10)
         move(bank, texts, step)
         queries = vectors_of([f"{random.choice(list('abcdefgh'))} asked {step} {i}" for i in range(3)])
-        check_ranking(bank.search(queries, k), state_of(texts), queries, k, may_miss=isinstance(bank, ChromaBank))
+        check_ranking(bank.search(queries, k), state_of(texts), queries, k, may_miss=isinstance(bank, chroma.ChromaBank))
         assert (bank.position, bank.state) == (step, state_of(texts))
 
 
@@ -204,7 +208,7 @@ def test_most_is_found_among_half_of_a_larger_bank(make: Make) -> None:
 
 
 def test_two_stores_on_one_server_do_not_meet(chroma_url: str) -> None:
-    one, other = (ChromaIndex.open(None, chroma_url, namespace) for namespace in ("first store", "second store"))
+    one, other = (chroma.ChromaIndex.open(None, chroma_url, namespace) for namespace in ("first store", "second store"))
     mine = _of_index(one, [])("Ana", state_of(lettered([1, 2, 3])))
     theirs = _of_index(other, [])("Ana", state_of({1: "h something else"}))
     check_ranking(mine.search(QUERIES, 3), mine.state, QUERIES, 3)
