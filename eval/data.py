@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
 import httpx
+from omegaconf import OmegaConf
 from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
 from rich.console import Console
 from rich.markup import escape
@@ -53,66 +54,37 @@ class Dataset:
     sha256: str | None = None  # Of the file that published numbers are made with, in hex; None if it is not known
 
 
-_LOCOMO_LICENCE = "CC BY-NC 4.0: research use, no redistribution with this project"
-_HALUMEM_LICENCE = "CC BY-NC-ND 4.0: research use, neither changed nor redistributed with this project"
+def _datasets() -> dict[str, tuple[Dataset, ...]]:
+    content: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("datasets.yaml")))
+    return {name: tuple(_dataset(**entry) for entry in entries) for name, entries in content.items()}
 
 
-def _of_github(name: str, path: str, repo: str, commit: str, file: str, licence: str, sha256: str) -> Dataset:
-    """Named by commit, so that the sum stays true."""
-    origin = f"https://raw.githubusercontent.com/{repo}/{commit}/{file}"
-    return Dataset(name, path, f"the GitHub repository {repo}, file {file}", licence, origin, sha256)
+def _dataset(
+    name: str,
+    path: str,
+    file: str,
+    licence: str,
+    github: str | None = None,
+    hub: str | None = None,
+    revision: str = "main",
+    sha256: str | None = None,
+) -> Dataset:
+    if hub is not None:
+        return Dataset(
+            name, path, f"the Hugging Face dataset {hub}, file {file}", licence, HubFile(hub, file, revision), sha256
+        )
+    origin = f"https://raw.githubusercontent.com/{github}/{revision}/{file}"
+    return Dataset(name, path, f"the GitHub repository {github}, file {file}", licence, origin, sha256)
 
 
-def _of_hub(name: str, folder: str, licence: str, origin: HubFile, sha256: str | None = None) -> Dataset:
-    source = f"the Hugging Face dataset {origin.repo}, file {origin.file}"
-    return Dataset(name, f"{folder}/{Path(origin.file).name}", source, licence, origin, sha256)
+FETCHABLE = _datasets()
+"""What ``python -m eval fetch NAME`` knows, by name."""
 
-
-LOCOMO = _of_github(
-    "LoCoMo",
-    "locomo/locomo10.json",
-    "snap-research/locomo",
-    "3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376",
-    "data/locomo10.json",
-    _LOCOMO_LICENCE,
-    "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
-)
-LOCOMO_AUDIT = _of_github(
-    "the LoCoMo audit",
-    "locomo/audit_errors.json",
-    "dial481/locomo-audit",
-    "9493fb4b4af4256ed17a18e8fd0b3cfdeec29539",
-    "errors.json",
-    f"{_LOCOMO_LICENCE}; it quotes LoCoMo, which has the same licence",
-    "f298ef46263fada20688a1d672be37d4f488c6da3b19343eea55ae5c1b5fe55e",
-)
-HALUMEM_MEDIUM, HALUMEM_LONG = (
-    _of_hub(name, "halumem", _HALUMEM_LICENCE, HubFile("IAAR-Shanghai/HaluMem", f"{name}.jsonl"))
-    for name in ("HaluMem-Medium", "HaluMem-Long")
-)
-PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS = (
-    _of_hub(f"PersonaMem 32k ({what})", "personamem", "MIT", HubFile("bowen-upenn/PersonaMem", file), sha256)
-    for what, file, sha256 in (
-        ("questions", "questions_32k.csv", None),
-        ("contexts", "shared_contexts_32k.jsonl", "217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a"),
-    )
-)
-# The sums are those of the release of September 2025. Nobody downloaded it here: independent projects state the same sums,
-# also as the hub's own ids of the files, and so it is with BEAM.
-LONGMEMEVAL: dict[str, Dataset] = {
-    variant.lower(): _of_hub(
-        f"LongMemEval-{variant}",
-        "longmemeval",
-        "MIT; its filler sessions come from ShareGPT and UltraChat",
-        HubFile("xiaowu0162/longmemeval-cleaned", file, "98d7416c24c778c2fee6e6f3006e7a073259d48f"),
-        sha256,
-    )
-    for variant, file, sha256 in (
-        ("S", "longmemeval_s_cleaned.json", "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442"),
-        ("M", "longmemeval_m_cleaned.json", "9d79e5524794a2e6900a3aa9cb7d9152c5a3e8319c9a87c25494ba1eacee495f"),
-        ("oracle", "longmemeval_oracle.json", "821a2034d219ab45846873dd14c14f12cfe7776e73527a483f9dac095d38620c"),
-    )
-}
+(LOCOMO,), (LOCOMO_AUDIT,) = FETCHABLE["locomo"], FETCHABLE["locomo_audit"]
+(HALUMEM_MEDIUM,), (HALUMEM_LONG,) = FETCHABLE["halumem_medium"], FETCHABLE["halumem_long"]
+PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS = FETCHABLE["personamem"]
+LONGMEMEVAL = {variant: FETCHABLE[f"longmemeval_{variant}"][0] for variant in ("s", "m", "oracle")}
+BEAM = {size: FETCHABLE[f"beam_{size}"] for size in ("100k", "500k", "1m", "10m")}
 LONGMEMEVAL_RECORD = Dataset(
     "LongMemEval-S (one record)",
     "longmemeval/longmemeval_s_one_record.json",
@@ -120,40 +92,6 @@ LONGMEMEVAL_RECORD = Dataset(
     "MIT",
     sha256="9c5d1cd86db0d66671786bae984d94337cde306f1235a14bb12bd6a958b27d81",
 )
-_BEAM = ("Mohammadta/BEAM", "3205395e897e7318c7b094ef4e6047b9b82dbb03")
-_BEAM_10M = ("Mohammadta/BEAM-10M", "9b2096193fe74e2837e4713e483351e19817773c")
-_BEAM_SUMS = {
-    "100K": ["c0519be25907005ba873c927c50877471d550873039d96c041554d0075a78ace"],
-    "500K": ["af05921c979355038e1761b7cde3d2dd713200dd3071b278de0200f6c7f30122"],
-    "1M": ["41b5acbbb55a586b1305514ef9d9fb03365d9b3331b598a1c2dd7603d93ef533"],
-    "10M": [
-        "31d96fd47ec56221d202e68792f26c00e49467dd4b36ee105c36ebd19ef78ad5",
-        "a4f13fe25af51d57405ae41008689c31d1421377f3efde56a024b441deb2ee65",
-    ],
-}
-
-
-def _beam(size: str, number: int, of: int, sha256: str) -> Dataset:
-    repo, revision = _BEAM_10M if size == "10M" else _BEAM
-    origin = HubFile(repo, f"data/{size}-{number - 1:05}-of-{of:05}.parquet", revision)
-    return _of_hub(f"BEAM {size}" + (f" ({number} of {of})" if of > 1 else ""), "beam", "CC BY-SA 4.0", origin, sha256)
-
-
-BEAM: dict[str, tuple[Dataset, ...]] = {
-    size.lower(): tuple(_beam(size, number, len(sums), sha256) for number, sha256 in enumerate(sums, start=1))
-    for size, sums in _BEAM_SUMS.items()
-}
-
-FETCHABLE: dict[str, tuple[Dataset, ...]] = {
-    "locomo": (LOCOMO,),
-    "locomo_audit": (LOCOMO_AUDIT,),
-    "halumem_medium": (HALUMEM_MEDIUM,),
-    "halumem_long": (HALUMEM_LONG,),
-    "personamem": (PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS),
-    **{f"longmemeval_{variant}": (dataset,) for variant, dataset in LONGMEMEVAL.items()},
-    **{f"beam_{size}": datasets for size, datasets in BEAM.items()},
-}
-"""What ``python -m eval fetch NAME`` knows, by name."""
 
 
 def data_folders(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> list[Path]:

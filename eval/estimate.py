@@ -32,7 +32,7 @@ VERDICT_WRITTEN = 60
 
 
 @dataclass
-class Stage:
+class PartCost:
     """Calls of one part of a run and their tokens."""
 
     calls: int = 0
@@ -47,19 +47,19 @@ class Stage:
 
 
 @dataclass
-class Estimate:
+class RunEstimate:
     """What one system would cost."""
 
     system: str
     sessions: int = 0  # Ingested, those of two stores twice
     questions: int = 0
-    ingest: Stage = field(default_factory=Stage)
-    answer: Stage = field(default_factory=Stage)
-    judge: Stage = field(default_factory=Stage)
+    ingest: PartCost = field(default_factory=PartCost)
+    answer: PartCost = field(default_factory=PartCost)
+    judge: PartCost = field(default_factory=PartCost)
     texts: int = 0  # Passages, memories and queries to embed
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[PartCost, ...]:
         """All that ask a model."""
         return self.ingest, self.answer, self.judge
 
@@ -69,7 +69,7 @@ class Estimate:
         return (asking + self.texts / speed.texts) / 3600
 
 
-def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estimate:
+def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> RunEstimate:
     """Estimate a run from its data and configuration; no model and no embedder is needed.
 
     Raises:
@@ -78,7 +78,7 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
     prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
     loaded = benchmark(config)
     kind = system_kind(config.system)
-    result = Estimate(config.system)
+    result = RunEstimate(config.system)
     layout: Any = kind  # as much of a `System` as a benchmark needs to lay out its timelines
     for timeline in loaded.timelines(layout):
         if kind.reads:
@@ -94,7 +94,7 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
     return result
 
 
-def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> None:
+def _ingest(result: RunEstimate, timeline: Timeline, config: BenchmarkConfig) -> None:
     kind = system_kind(config.system)
     for number, store in enumerate(timeline.stores):
         for session in (one for step in timeline.steps for one in step.sessions[number]):
@@ -104,7 +104,7 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
             result.texts += ceil(kind.texts(session))
 
 
-def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:
+def _ask(result: RunEstimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:
     budgets, kind = [None, *config.budgets], system_kind(config.system)
     for number, step in enumerate(timeline.steps):
         past = [one for before in timeline.steps[: number + 1] for sessions in before.sessions for one in sessions]
@@ -128,7 +128,7 @@ def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: B
             _check(result, step, config, prompts)
 
 
-def _check(result: Estimate, step: Step, config: BenchmarkConfig, prompts: Prompts) -> None:
+def _check(result: RunEstimate, step: Step, config: BenchmarkConfig, prompts: Prompts) -> None:
     """Judging memory points, and what was extracted of those systems that extract."""
     counts = Counter(point.kind for point in step.points or ())
     result.texts += counts["update"]
@@ -145,7 +145,7 @@ def _verdict(config: BenchmarkConfig) -> float:
     return VERDICT_WRITTEN + config.speed.thinking
 
 
-def estimate_table(estimates: Sequence[Estimate], config: BenchmarkConfig) -> Table:
+def estimate_table(estimates: Sequence[RunEstimate], config: BenchmarkConfig) -> Table:
     """One row a system."""
     speed = config.speed
     view = score_table(

@@ -71,7 +71,7 @@ _BATCHES = TypeAdapter(list[list[_Message]])
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BeamQuestion:
     """A question of a chat."""
 
     record: QuestionRecord  # Before anything was searched for; its category is the ability
@@ -84,7 +84,7 @@ class Chat:
 
     id: str
     sessions: tuple[DialogueSession, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[BeamQuestion, ...]
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _leaves(sources: Any) -> list[Any]:
     return [] if sources is None else [sources]
 
 
-def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> Question:
+def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> BeamQuestion:
     evidence: dict[str, None] = {}
     notes = []
     for source in _leaves(probe.source_chat_ids):
@@ -292,4 +292,4 @@ def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[i
         evidence=tuple(evidence),
         notes=tuple(notes),
     )
-    return Question(record, tuple(probe.rubric))
+    return BeamQuestion(record, tuple(probe.rubric))

@@ -165,7 +165,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Halumem:
+class HalumemData:
     """The usable part of a file."""
 
     users: tuple[User, ...]  # In file order
@@ -206,7 +206,7 @@ _COMPLETE = {
 }
 
 
-def load_halumem(path: Path) -> Halumem:
+def load_halumem(path: Path) -> HalumemData:
     """Read a file of the benchmark, or some lines of one: the users, and what is wrong with the lines that are left out.
 
     Raises:
@@ -227,7 +227,7 @@ def load_halumem(path: Path) -> Halumem:
                 users[user.id] = user
     if not users:
         raise nothing_usable(f"{path} holds no user of HaluMem, whose files have one JSON object a line", problems)
-    return Halumem(tuple(users.values()), tuple(problems), digest.hexdigest())
+    return HalumemData(tuple(users.values()), tuple(problems), digest.hexdigest())
 
 
 def _user(raw: _RawUser) -> User:
@@ -274,7 +274,7 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
         yield HalumemSession(number, dialogue, pairs, questions, session.is_generated_qa_session)
 
 
-def sampled(data: Halumem, config: HalumemConfig) -> tuple[dict[str, User], str | None]:
+def sampled(data: HalumemData, config: HalumemConfig) -> tuple[dict[str, User], str | None]:
     """By id the users of whom something is asked, with what is asked and the sessions that takes; how they were drawn."""
     questions = [(user.id, question) for user in data.users for question in user.questions]
     sample = draw(questions, [user.id for user in data.users], config, len(questions), "users")

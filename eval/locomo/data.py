@@ -55,7 +55,7 @@ CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 
 DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 
 
-class Turn(BaseModel):
+class LocomoTurn(BaseModel):
     """One utterance."""
 
     model_config = ConfigDict(frozen=True)
@@ -74,10 +74,10 @@ class DatedSession:
 
     number: int
     time: datetime
-    turns: tuple[Turn, ...]
+    turns: tuple[LocomoTurn, ...]
 
 
-class Question(BaseModel):
+class LocomoQuestion(BaseModel):
     """A question with its gold answer."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
@@ -99,10 +99,10 @@ class Conversation:
     id: str
     speakers: tuple[str, str]
     sessions: tuple[DatedSession, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[LocomoQuestion, ...]
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[LocomoTurn, ...]:
         """All turns in order."""
         return tuple(turn for session in self.sessions for turn in session.turns)
 
@@ -110,11 +110,11 @@ class Conversation:
 class _ConversationRecord(BaseModel):
     sample_id: str
     conversation: dict[str, Any]
-    qa: list[Question]
+    qa: list[LocomoQuestion]
 
 
 _RECORDS = TypeAdapter(list[_ConversationRecord])
-_TURNS = TypeAdapter(tuple[Turn, ...])
+_TURNS = TypeAdapter(tuple[LocomoTurn, ...])
 _SESSION_KEY = re.compile(r"session_(\d+)")
 _EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
 
@@ -199,7 +199,7 @@ def _session(raw: dict[str, Any], number: int) -> DatedSession:
         raise DeltaMemError(f"{key}: {first_error(error)}") from error
 
 
-def _with_ids(index: int, question: Question, known: Collection[str]) -> Question:
+def _with_ids(index: int, question: LocomoQuestion, known: Collection[str]) -> LocomoQuestion:
     """The question with its index, and with ids in place of the evidence strings of the file."""
     evidence: list[str] = []
     repaired: list[str] = []
@@ -246,7 +246,7 @@ def _sessions(conversation: Conversation, owner: str | None, captions: Captions)
     )
 
 
-def _turn(turn: Turn, owner: str | None, captions: Captions) -> DialogueTurn:
+def _turn(turn: LocomoTurn, owner: str | None, captions: Captions) -> DialogueTurn:
     shown = captions == "all" or (captions == "with_url" and turn.urls)
     text = f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
     return DialogueTurn(turn.id, "user" if owner in (None, turn.speaker) else "assistant", turn.speaker, text)
@@ -282,7 +282,7 @@ class Audit:
     sha256: str  # Of the file
     corrections: dict[tuple[str, int], Correction]  # By id of the conversation and index of the question
 
-    def gold_is_right(self, conversation: str, question: Question) -> bool | None:
+    def gold_is_right(self, conversation: str, question: LocomoQuestion) -> bool | None:
         """Whether the file's own answer is right; None for category 5, which was not audited."""
         if question.category == ADVERSARIAL_NUMBER:
             return None
@@ -294,7 +294,7 @@ class Audit:
         questions = tuple(self._corrected(conversation.id, question) for question in conversation.questions)
         return replace(conversation, questions=questions)
 
-    def _corrected(self, conversation: str, question: Question) -> Question:
+    def _corrected(self, conversation: str, question: LocomoQuestion) -> LocomoQuestion:
         correction = self.corrections.get((conversation, question.index))
         if correction is None:
             return question
@@ -325,7 +325,7 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
     return Audit(path.name, file_sha256(path), corrections)
 
 
-def _named(path: Path, entry: Correction, conversations: Sequence[Conversation]) -> tuple[Conversation, Question]:
+def _named(path: Path, entry: Correction, conversations: Sequence[Conversation]) -> tuple[Conversation, LocomoQuestion]:
     """The question that an entry names; the text must be the same."""
     match = _QUESTION_ID.fullmatch(entry.question_id)
     if match is None:
@@ -357,7 +357,7 @@ class LocomoData:
     conversations: tuple[Conversation, ...]  # The same with the gold answers as configured
     audit: Audit | None  # The audit, if there is one
     audited: bool  # Whether it was applied
-    asked: Mapping[str, tuple[Question, ...]]  # By conversation the questions that are asked, in file order
+    asked: Mapping[str, tuple[LocomoQuestion, ...]]  # By conversation the questions that are asked, in file order
     not_asked: Mapping[str, int]  # How many are not, by reason
     sample: str | None  # How the asked ones were drawn; None if they are all of their categories
 
@@ -410,7 +410,7 @@ def _repeated(conversation: Conversation) -> int:
     return sum(count - 1 for count in seen.values())
 
 
-def question_record(conversation: str, question: Question) -> QuestionRecord:
+def question_record(conversation: str, question: LocomoQuestion) -> QuestionRecord:
     """The record of a question before anything was searched for."""
     notes = [f"evidence {text!r} was repaired" for text in question.repaired]
     notes += [f"evidence {text!r} names no turn" for text in question.unusable]

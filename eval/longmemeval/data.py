@@ -110,7 +110,7 @@ def is_abstention(question: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LongMemEvalQuestion:
     """A question with its haystack.
 
     Its gold answer is a rubric if it is about preferences, and says why there is no answer if it is one of abstention. Its
@@ -130,8 +130,8 @@ class LongMemEvalData:
     file: str
     sha256: str
     variant: str  # Which published file it is; empty if none
-    questions: tuple[Question, ...]  # All that can be asked, in file order
-    asked: tuple[Question, ...]  # Those that are
+    questions: tuple[LongMemEvalQuestion, ...]  # All that can be asked, in file order
+    asked: tuple[LongMemEvalQuestion, ...]  # Those that are
     sample: str | None  # How these were drawn; None if they are all
     problems: tuple[str, ...]  # Records that cannot be asked, one sentence each
     turns: int
@@ -162,7 +162,7 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     if path is None:
         raise DeltaMemError(missing(dataset))
     read = lru_cache(maxsize=config.stores_at_once)(partial(read_haystack, path))
-    questions: dict[str, Question] = {}
+    questions: dict[str, LongMemEvalQuestion] = {}
     problems: list[str] = []
     turns = 0
     digest = hashlib.sha256()
@@ -195,7 +195,7 @@ def _time(date: str) -> datetime:
         raise DeltaMemError(f"the date {date!r} is not like '2023/05/30 (Tue) 23:40'") from error
 
 
-def _question(record: _Record, haystack: Haystack) -> Question:
+def _question(record: _Record, haystack: Haystack) -> LongMemEvalQuestion:
     if record.question_type not in TYPES:
         raise DeltaMemError(f"there is no question_type {record.question_type!r}")
     counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)
@@ -216,7 +216,7 @@ def _question(record: _Record, haystack: Haystack) -> Question:
     ]
     abstention = is_abstention(record.question_id)
     said = [name for name, role in answers if role == "user"] or [name for name, _ in answers]
-    return Question(
+    return LongMemEvalQuestion(
         QuestionRecord(
             key=record.question_id,
             group=record.question_id,

@@ -95,7 +95,7 @@ class Block:
     agrees: bool  # Whether the distance in tokens points to it too
 
 
-def session_starts(messages: Sequence[Message]) -> list[int]:
+def session_starts(messages: Sequence[ContextMessage]) -> list[int]:
     """Where the sessions of a context begin: at its first message and at system messages, of several in a row the first."""
     return [0] + [
         index
@@ -104,7 +104,7 @@ def session_starts(messages: Sequence[Message]) -> list[int]:
     ]
 
 
-def referenced_block(messages: Sequence[Message], question: Question) -> Block | None:
+def referenced_block(messages: Sequence[ContextMessage], question: PersonaMemQuestion) -> Block | None:
     """The block that a question refers to, cut off where the prefix ends; None if the distance points to none."""
     starts = session_starts(messages)
     asked_in = []
@@ -201,7 +201,7 @@ COLUMNS = (
 """Of the questions file. Another set of columns means another benchmark: v2 and v3 share the name."""
 
 
-class Message(BaseModel):
+class ContextMessage(BaseModel):
     """One message of a context; its text as it is in the file, with a prefix such as ``User:``."""
 
     model_config = ConfigDict(frozen=True)
@@ -210,7 +210,7 @@ class Message(BaseModel):
     content: str
 
 
-_CONTEXT = TypeAdapter(Annotated[dict[str, tuple[Message, ...]], Field(min_length=1, max_length=1)])
+_CONTEXT = TypeAdapter(Annotated[dict[str, tuple[ContextMessage, ...]], Field(min_length=1, max_length=1)])
 
 
 def _literal(text: Any) -> Any:
@@ -230,7 +230,7 @@ _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Option = Annotated[str, StringConstraints(pattern=r"^\([a-d]\)")]  # which also refuses half of a surrogate pair
 
 
-class Question(BaseModel):
+class PersonaMemQuestion(BaseModel):
     """One row of the questions file."""
 
     model_config = ConfigDict(frozen=True)
@@ -267,8 +267,8 @@ class SourceFile(Generic[Content]):
     problems: tuple[str, ...]  # One sentence for each broken row or line
 
 
-Questions = SourceFile[tuple[Question, ...]]  # In order
-Contexts = SourceFile[Mapping[str, tuple[Message, ...]]]  # Messages by id of the context
+Questions = SourceFile[tuple[PersonaMemQuestion, ...]]  # In order
+Contexts = SourceFile[Mapping[str, tuple[ContextMessage, ...]]]  # Messages by id of the context
 
 
 def load_questions(path: Path) -> Questions:
@@ -290,13 +290,13 @@ def load_questions(path: Path) -> Questions:
             raise DeltaMemError(
                 f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)} (expected 15 columns)"
             )
-        questions: list[Question] = []
+        questions: list[PersonaMemQuestion] = []
         problems: list[str] = []
         for row, values in enumerate(reader, start=1):
             with noted(problems, f"{path.name}, row {row} (line {reader.line_num})"):
                 if None in values:
                     raise DeltaMemError("more values than columns")
-                questions.append(Question.model_validate(values | {"row": row}))
+                questions.append(PersonaMemQuestion.model_validate(values | {"row": row}))
     except csv.Error as error:
         raise DeltaMemError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
     if not questions and not problems:
@@ -312,7 +312,7 @@ def load_contexts(path: Path) -> Contexts:
     """
     with reading(path):
         data = path.read_bytes()
-    contexts: dict[str, tuple[Message, ...]] = {}
+    contexts: dict[str, tuple[ContextMessage, ...]] = {}
     problems: list[str] = []
     for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
@@ -342,13 +342,13 @@ _NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PlacedQuestion:
     """A question at its place in a history."""
 
     # Before anything was searched for. Its session is that in which the history ends; its evidence is the referenced block
     # as one thing, so that recall at k tells whether any passage holds a turn of it
     record: QuestionRecord
-    question: Question
+    question: PersonaMemQuestion
     turns: int  # How many turns the history has
     block: Block | None  # What the question refers to; None if unknown
     evidence: frozenset[str]  # Ids of the turns of that block, those that were fed and are no persona text
@@ -367,9 +367,9 @@ class History:
 
     key: StoreKey  # The store
     pieces: tuple[Piece, ...]  # In order, without gaps; messages that come after every question are left out
-    samples: tuple[Sample, ...]  # In the order of the questions file
+    samples: tuple[PlacedQuestion, ...]  # In the order of the questions file
 
-    def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
+    def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[PlacedQuestion, ...]]]:
         """What is ingested before questions, and the questions that see that and all before, and nothing else."""
         asked = [sample for sample in self.samples if sample.record.key in keys]
         ends = sorted({sample.question.end for sample in asked})
@@ -395,7 +395,7 @@ def store_ids(contexts: Collection[str]) -> dict[str, str]:
     return short if len(set(short.values())) == len(short) else {context: context for context in contexts}
 
 
-def without_history(question: Question, contexts: Contexts) -> Lost | None:
+def without_history(question: PersonaMemQuestion, contexts: Contexts) -> Lost | None:
     """Why a question has no history; None if it has one."""
     messages = contexts.content.get(question.context)
     if messages is None:
@@ -406,7 +406,9 @@ def without_history(question: Question, contexts: Contexts) -> Lost | None:
     return None
 
 
-def history(store: str, messages: Sequence[Message], questions: Sequence[Question], *, keep_system: bool) -> History:
+def history(
+    store: str, messages: Sequence[ContextMessage], questions: Sequence[PersonaMemQuestion], *, keep_system: bool
+) -> History:
     """Cut one context at all of its questions, whose end indices are within it.
 
     All questions decide the cuts, whichever of them are asked, so that a store fits every run.
@@ -437,12 +439,12 @@ def history(store: str, messages: Sequence[Message], questions: Sequence[Questio
             notes=tuple(notes),
         )
         before = len(_turns(messages, 0, question.end, keep_system=keep_system))
-        samples.append(Sample(record, question, before, block, frozenset(turn.id for turn in held)))
+        samples.append(PlacedQuestion(record, question, before, block, frozenset(turn.id for turn in held)))
     return History(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
 
 
 def histories(
-    questions: Sequence[Question], contexts: Mapping[str, Sequence[Message]], *, keep_system: bool
+    questions: Sequence[PersonaMemQuestion], contexts: Mapping[str, Sequence[ContextMessage]], *, keep_system: bool
 ) -> list[History]:
     """The history of each context, in the order in which questions name them."""
     stores = store_ids(dict.fromkeys(question.context for question in questions))
@@ -452,12 +454,12 @@ def histories(
     ]
 
 
-def record_key(question: Question) -> str:
+def record_key(question: PersonaMemQuestion) -> str:
     """Names the record of a question: context and row of the file."""
     return f"{question.context[:_SHORT]}/{question.row}"
 
 
-def question_record(question: Question, **fields: Any) -> QuestionRecord:
+def question_record(question: PersonaMemQuestion, **fields: Any) -> QuestionRecord:
     """The record of a question; those of a persona are resampled together."""
     return QuestionRecord(
         key=record_key(question),
@@ -469,7 +471,7 @@ def question_record(question: Question, **fields: Any) -> QuestionRecord:
     )
 
 
-def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:
+def _turns(messages: Sequence[ContextMessage], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:
     return tuple(
         DialogueTurn(str(index), "user", "", PROFILE_MARK + message.content)
         if message.role == "system"
@@ -479,7 +481,7 @@ def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: b
     )
 
 
-def _owner(messages: Sequence[Message]) -> str:
+def _owner(messages: Sequence[ContextMessage]) -> str:
     """The name that the first persona text gives."""
     found = _NAME.search(messages[0].content) if messages[0].role == "system" else None
     return found[1].strip() if found else "the user"
@@ -492,7 +494,7 @@ class PersonaMemData:
     questions: Questions
     contexts: Contexts
     histories: tuple[History, ...]  # One for each context that some question can be asked about
-    selected: tuple[Question, ...]  # The questions that the run accounts for
+    selected: tuple[PersonaMemQuestion, ...]  # The questions that the run accounts for
     sample: str | None  # How they were drawn; None if they are all
     lost: Mapping[str, Lost]  # By key those of them that cannot be asked, with the reason
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
 from eval.metrics import pass_at_k
-from eval.personamem.data import COUNTS_32K, LABELS, PersonaMemConfig, Sample, in_order
+from eval.personamem.data import COUNTS_32K, LABELS, PersonaMemConfig, PlacedQuestion, in_order
 from eval.records import QuestionRecord
 from eval.scores import (
     GOLD_WORDS,
@@ -91,7 +91,7 @@ def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
 
 
 def run_scores(
-    questions: Sequence[QuestionRecord], samples: Mapping[str, Sample], held: Held, config: PersonaMemConfig
+    questions: Sequence[QuestionRecord], samples: Mapping[str, PlacedQuestion], held: Held, config: PersonaMemConfig
 ) -> dict[str, dict[str, Any]]:
     """All scores by metric and type, with intervals by bootstrap of the personas.
 
@@ -139,18 +139,18 @@ def letters_named(questions: Sequence[QuestionRecord]) -> dict[str, int]:
     return {name: counts[name] for name in ("one", "several", "none")}
 
 
-def random_precision(sample: Sample) -> float:
+def random_precision(sample: PlacedQuestion) -> float:
     """Share of a question's history that lies in the block: the precision of turns that are drawn at random."""
     return len(sample.evidence) / sample.turns
 
 
-def random_recall(sample: Sample, k: int) -> float:
+def random_recall(sample: PlacedQuestion, k: int) -> float:
     """Chance that any of `k` turns lies in the block, if they are drawn at random from the history, none twice."""
     drawn = min(k, sample.turns)
     return 1 - comb(sample.turns - len(sample.evidence), drawn) / comb(sample.turns, drawn)
 
 
-def _where_ranked(chance: Callable[[Sample], float], samples: Mapping[str, Sample]) -> Value:
+def _where_ranked(chance: Callable[[PlacedQuestion], float], samples: Mapping[str, PlacedQuestion]) -> Value:
     return lambda record: chance(samples[record.key]) if record.ranks else None
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from personamem_cases import ANA, BO, BO_AGAIN, contexts, persona, rows, user, write_contexts, write_questions
 
@@ -21,8 +21,8 @@ from eval.personamem.data import (
     COUNTS_32K,
     LABELS,
     PROFILE_MARK,
-    Message,
-    Question,
+    ContextMessage,
+    PersonaMemQuestion,
     SourceFile,
     histories,
     history,
@@ -168,25 +168,27 @@ def test_the_published_questions() -> None:
     assert sum(question.text.startswith("User:") for question in questions) == 64
 
 
-def question(end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100) -> Question:
+def question(
+    end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100
+) -> PersonaMemQuestion:
     distances = {"blocks_back": blocks_back, "tokens_back": tokens_back, "tokens": tokens}
     texts = {"persona": "0", "type": "t", "text": "q", "options": (), "gold": "a", "context": "x"}
-    return Question.model_construct(row=row, end=end, **texts, **distances)
+    return PersonaMemQuestion.model_construct(row=row, end=end, **texts, **distances)
 
 
-def messages(roles: str) -> tuple[Message, ...]:
+def messages(roles: str) -> tuple[ContextMessage, ...]:
     """``s``, ``u`` or ``a`` for each message; each has ten characters."""
     names = {"s": "system", "u": "user", "a": "assistant"}
-    return tuple(Message(role=names[role], content=f"{index:010d}") for index, role in enumerate(roles))
+    return tuple(ContextMessage(role=names[role], content=f"{index:010d}") for index, role in enumerate(roles))
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> Sequence[Question]:
+def questions(tmp_path: Path) -> Sequence[PersonaMemQuestion]:
     return load_questions(write_questions(tmp_path / "q.csv")).content
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Mapping[str, Sequence[Message]]:
+def shared(tmp_path: Path) -> Mapping[str, Sequence[ContextMessage]]:
     return load_contexts(write_contexts(tmp_path / "c.jsonl")).content
 
 
@@ -218,7 +220,6 @@ def test_persona_texts_can_be_dropped(questions, shared) -> None:
     assert ana.samples[0].turns == 8
 
 
-@settings(max_examples=60)
 @given(
     roles=st.text("sua", min_size=1, max_size=30),
     ends=st.lists(st.integers(1, 30), min_size=1, max_size=8),
@@ -250,7 +251,6 @@ def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
     assert times == sorted(set(times))
 
 
-@settings(max_examples=60)
 @given(
     roles=st.text("sua", min_size=2, max_size=20),
     end=st.integers(1, 20),

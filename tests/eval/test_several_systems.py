@@ -11,8 +11,7 @@ import pytest
 from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
 from scripted_server import serve
 
-from deltamem import plugins
-from eval.estimate import Estimate, estimate
+from eval.estimate import RunEstimate, estimate
 from eval.systems.mem0 import MEM0
 
 Command = Callable[..., Done]
@@ -92,7 +91,7 @@ def test_an_estimate_counts_the_calls_that_a_run_makes(case: Case, monkeypatch, 
 def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch, tmp_path: Path) -> None:
     prepare(monkeypatch, LOCOMO)
 
-    def foreseen(system: str, *overrides: str) -> Estimate:
+    def foreseen(system: str, *overrides: str) -> RunEstimate:
         return estimate(LOCOMO.kind, LOCOMO.configured(tmp_path, f"system={system}", *overrides))
 
     deltamem, episodic, mem0, rag, copier = map(foreseen, ("deltamem", "episodic", "mem0", "naive_rag", "copy_all"))
@@ -110,7 +109,7 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     assert estimate(LOCOMO.kind, thinking).hours(thinking.speed) > estimate(LOCOMO.kind, plain).hours(plain.speed)
 
 
-@pytest.mark.parametrize("name", plugins.names("benchmarks"))
+@pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_every_benchmark_can_be_run_by_its_name(run: Command, tmp_path: Path, name: str) -> None:
     done = run(f"benchmark={name}", "systems=[none]", f"data={tmp_path / 'absent'}", "estimate=true")
     assert done.code == 2 and "absent" in done.err
