@@ -47,7 +47,7 @@ def test_an_invented_name_is_one_word_of_its_split_and_about_a_fifth_are_held_ou
         assert all(name.isalpha() and name.istitle() for name in invented)
         assert len(set(invented)) > 480
     held = sum(name_split(f"name{rng.random()}") == "heldout" for _ in range(3_000))
-    assert 0.18 < held / 20_000 < 0.22
+    assert 0.17 < held / 3_000 < 0.23
 
 
 def test_no_invented_name_is_rude() -> None:
