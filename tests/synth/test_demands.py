@@ -11,8 +11,7 @@ from statistics import mean
 
 import pytest
 from handmade import PERSONA, edit, span
-from offline_people import shape
-from plain_writer import PlainWriter
+from offline_people import Recorder, shape
 
 from deltamem.memory import Event
 from deltamem.text import content_stems
@@ -30,7 +29,7 @@ PEOPLE = 6
 
 
 def written(number, *, sessions=25, sizes=SHAPE, writer=None):
-    writer = writer or PlainWriter(1)
+    writer = writer or Recorder(1)
     persona = PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
     run = write_person(number, persona, writer, sizes, InventedNames(1), sessions=sessions, seed=1)
     return writer, asyncio.run(run)
@@ -161,7 +160,7 @@ def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
 
 
 def test_a_rejected_revision_leaves_its_memory_as_it_was():
-    class Refusing(PlainWriter):
+    class Refusing(Recorder):
         async def write(self, task, place):
             result = await super().write(task, place)
             return type(result)(None, result.verdicts) if task.unit is Unit.REVISION else result
@@ -173,7 +172,7 @@ def test_a_rejected_revision_leaves_its_memory_as_it_was():
 
 
 def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
-    class Copying(PlainWriter):
+    class Copying(Recorder):
         async def write(self, task, place):
             result = await super().write(task, place)
             if task.unit is not Unit.REVISION:
