@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from deltamem.errors import DeltaMemError
 from synth.config import Demands, EstimateSettings, LLMSettings, Shape, SynthSettings
 from synth.planning import scaled
 from synth.progress import duration
-from synth.records import Dialogue
+from synth.records import Dialogue, Persona, Record
 from synth.tasks import AnswerT, Contradictions, DialogueTask, Extraction, StatedFact, Task, Unit, UnitId, UnitResult, Writer
 
 PAPER_GPU_HOURS = 500
@@ -33,12 +33,16 @@ _REPAIR_MESSAGE_TOKENS = 300
 _STORE_OVERHEAD = 120
 """Bytes of a stored answer besides its text."""
 
-CountTokens = Callable[[str], float]
-
 
 def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) -> dict[Unit, float]:
     """How many units one person takes on average, repairs not counted. `llm` says which reviews of dialogues there are."""
-    busy = sessions * (1 - shape.plan.idle) if isinstance(shape.plan, Demands) else float(sessions)
+    busy, revisions = float(sessions), 0.0
+    if isinstance(plan := shape.plan, Demands):
+        busy *= 1 - plan.idle
+        # Roughly how many memories change, or groups that change together.
+        additions = busy * (shape.events.memory + (shape.filling.min + shape.filling.max) / 2)
+        updates = plan.updates * additions / (1 - plan.updates - plan.repeats)
+        revisions = updates * sum(plan.chains.values()) / sum(depth * weight for depth, weight in plan.chains.items())
     groups = scaled(shape.groups, sessions)
     most = min(groups.max, sessions // max(shape.events_per_group.min, 2))
     counts = {
@@ -50,22 +54,12 @@ def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) 
         Unit.LINKS: float(most > 0),
         Unit.EVOLUTION: (min(groups.min, most) + most) / 2,
         Unit.FILLING: busy,
-        Unit.REVISION: _revisions(shape, busy),
+        Unit.REVISION: revisions,
         Unit.DIALOGUE: float(sessions),
         Unit.EXTRACTION: float(sessions if llm and llm.extraction else 0),
         Unit.CONTRADICTIONS: float(sessions if llm and llm.contradictions else 0),
     }
     return {unit: count for unit, count in counts.items() if count}
-
-
-def _revisions(shape: Shape, busy: float) -> float:
-    """Roughly how many memories change in so many sessions that are not idle, or groups that change together."""
-    plan = shape.plan
-    if not isinstance(plan, Demands):
-        return 0.0
-    additions = busy * (shape.events.memory + (shape.filling.min + shape.filling.max) / 2)
-    updates = plan.updates * additions / (1 - plan.updates - plan.repeats)
-    return updates * sum(plan.chains.values()) / sum(depth * weight for depth, weight in plan.chains.items())
 
 
 class Size(NamedTuple):
@@ -109,41 +103,31 @@ class Estimate(NamedTuple):
 class _Measured:
     """A writer that notes how large prompts and answers are."""
 
-    def __init__(self, writer: Writer, tokens: CountTokens) -> None:
-        from synth.llm.writer import opening
-
-        self._writer = writer
-        self._tokens = tokens
-        self._opening = opening
+    def __init__(self, writer: Writer, tokens: Callable[[str], float]) -> None:
+        self._writer, self._tokens, self.making = writer, tokens, writer.making
         self.sizes: defaultdict[Unit, list[Size]] = defaultdict(list)
         self.answer_bytes: list[int] = []
 
-    @property
-    def making(self) -> Mapping[str, Any]:
-        return self._writer.making
-
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
-        written = await self._writer.write(task, place)
-        if written.answer is not None:
-            answer = written.answer.model_dump_json()
-            prompt = sum(self._tokens(message["content"]) for message in self._opening(task))
-            self.sizes[task.unit].append(Size(prompt, self._tokens(answer)))
-            self.answer_bytes.append(len(answer.encode()))
-            if isinstance(task, DialogueTask) and isinstance(written.answer, Dialogue):
-                self._measure_reviews(task, written.answer)
-        return written
-
-    def _measure_reviews(self, task: DialogueTask, dialogue: Dialogue) -> None:
-        """What reading a dialogue again would take; an extraction lists about what is labelled."""
         from synth.llm.writer import contradictions_task, extraction_task
 
-        stated = tuple(StatedFact(turn=1, text=fact.text) for fact in task.facts)
-        for review, answer in (
-            (extraction_task(task, dialogue), Extraction(facts=stated)),
-            (contradictions_task(task, dialogue), Contradictions(found=())),
-        ):
-            prompt = sum(self._tokens(message["content"]) for message in self._opening(review))
-            self.sizes[review.unit].append(Size(prompt, self._tokens(answer.model_dump_json())))
+        written = await self._writer.write(task, place)
+        if written.answer is not None:
+            self.answer_bytes.append(len(self._noted(task, written.answer).encode()))
+            if isinstance(task, DialogueTask) and isinstance(written.answer, Dialogue):
+                # An extraction lists about what is labelled.
+                stated = tuple(StatedFact(turn=1, text=fact.text) for fact in task.facts)
+                self._noted(extraction_task(task, written.answer), Extraction(facts=stated))
+                self._noted(contradictions_task(task, written.answer), Contradictions(found=()))
+        return written
+
+    def _noted(self, task: Task[Any], answer: Record) -> str:
+        from synth.llm.writer import opening
+
+        text = answer.model_dump_json()
+        prompt = sum(self._tokens(message["content"]) for message in opening(task))
+        self.sizes[task.unit].append(Size(prompt, self._tokens(text)))
+        return text
 
 
 def measure(settings: SynthSettings) -> Sample:
@@ -156,35 +140,28 @@ def measure(settings: SynthSettings) -> Sample:
     from synth.names import InventedNames
     from synth.offline import OfflineWriter
     from synth.person import write_person
-    from synth.records import Persona
 
-    assumed = settings.estimate
-    writer = _Measured(OfflineWriter(settings.seed), _counter(assumed))
-    names = InventedNames(settings.seed, settings.shape.profile.name_syllables)
+    assumed, seed = settings.estimate, settings.seed
+    writer = _Measured(OfflineWriter(seed), _counter(assumed))
+    names = InventedNames(seed, settings.shape.profile.name_syllables)
     person_bytes = []
     for number in range(assumed.sample_people):
-        persona = Persona(
-            person_id=f"sample{number}", seed="Somebody with a job and friends.", source="generated", split="train"
-        )
-        person = asyncio.run(
-            write_person(number, persona, writer, settings.shape, names, sessions=settings.sessions, seed=settings.seed)
-        )
+        text = "Somebody with a job and friends."
+        persona = Persona(person_id=f"sample{number}", seed=text, source="generated", split="train")
+        writing = write_person(number, persona, writer, settings.shape, names, sessions=settings.sessions, seed=seed)
+        person = asyncio.run(writing)
         record = len(person.model_dump_json().encode())
         lines = sum(len(to_json_line(labelled).encode()) for labelled in labelled_sessions(person))
+        # The record twice, the sessions, the parquet rows.
         person_bytes.append(2 * record + 2 * lines)
-    units = {
-        unit: Size(fmean(size.prompt for size in sizes), fmean(size.answer for size in sizes))
-        for unit, sizes in writer.sizes.items()
-    }
+    units = {unit: Size(*map(fmean, zip(*sizes, strict=True))) for unit, sizes in writer.sizes.items()}
     return Sample(units, fmean(person_bytes), fmean(writer.answer_bytes))
 
 
 def estimate(settings: SynthSettings, sample: Sample) -> Estimate:
     """Multiply what was measured by what is assumed."""
-    assumed = settings.estimate
-    llm = settings.llm
-    effort = (llm.reasoning_effort if llm else None) or "none"
-    thinking = assumed.reasoning_tokens[effort]
+    assumed, llm = settings.estimate, settings.llm
+    thinking = assumed.reasoning_tokens[(llm.reasoning_effort if llm else None) or "none"]
     units = {}
     longest = 0.0
     for unit, count in expected_units(settings.shape, settings.sessions, llm).items():
@@ -200,59 +177,57 @@ def estimate(settings: SynthSettings, sample: Sample) -> Estimate:
         # Events are asked for one after the other; units of other kinds at the same time.
         in_a_row = count if unit is Unit.EVENTS else 1.0
         longest += in_a_row * (1 + assumed.repair_rate) * (thinking + answer) / assumed.slot_tokens_per_second
-    prompt = sum(unit.prompt_tokens for unit in units.values())
-    completion = sum(unit.completion_tokens for unit in units.values())
+    calls, prompt, completion = map(sum, zip(*units.values(), strict=True))
     gpu_seconds = prompt / assumed.prefill_tokens_per_second + completion / assumed.decode_tokens_per_second
-    slots = (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
     bounds = {
         "GPUs": gpu_seconds / assumed.gpus,
-        "slots": completion / (slots * assumed.slot_tokens_per_second),
+        "slots": completion / (_slots(settings) * assumed.slot_tokens_per_second),
         "the longest person": longest,
     }
     bound = max(bounds, key=lambda name: bounds[name])
-    calls = sum(unit.calls for unit in units.values())
     disk = settings.people * sample.person_bytes + calls * (sample.answer_bytes * assumed.answer_scale + _STORE_OVERHEAD)
     return Estimate(units, gpu_seconds / 3600, bounds[bound], bound, disk)
 
 
+def _slots(settings: SynthSettings) -> int:
+    """Requests that all shards can have in flight."""
+    llm = settings.llm
+    return (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
+
+
 def show(settings: SynthSettings, found: Estimate) -> None:
     """Print an estimate with its assumptions."""
-    assumed = settings.estimate
-    llm = settings.llm
+    assumed, llm = settings.estimate, settings.llm
     effort = (llm.reasoning_effort if llm else None) or "none"
-    console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for column in ("unit", "calls", "prompt tokens", "completion tokens"):
         table.add_column(column, justify="left" if column == "unit" else "right")
     for name, row in (*found.units.items(), ("all", found.total)):
         table.add_row(str(name), *(f"{value:,.0f}" for value in row))
     model = llm.model if llm else "a language model"
-    console.print(
-        f"{settings.people:,} people x {settings.sessions} sessions, written by {model}; nothing has been asked yet"
-    )
-    console.print(table)
-    console.print(
-        f"GPU hours: about {found.gpu_hours:,.0f} (the paper reports about {PAPER_GPU_HOURS} for 300 people x 25 sessions)"
-    )
-    slots = (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
     gpus = "1 GPU" if assumed.gpus == 1 else f"{assumed.gpus} GPUs"
-    console.print(f"time: about {duration(found.wall_seconds)} with {slots} slots on {gpus}, bound by {found.bound}")
-    console.print(f"disk: about {found.disk_bytes / 1e6:,.0f} MB")
-    counting = assumed.tokenizer or f"{assumed.characters_per_token:g} characters a token"
-    console.print("assumptions (keys estimate.*; replace them by what your server shows):")
-    for line in (
-        f"prompts and answers as measured with {assumed.sample_people} offline people, {counting}",
-        f"answers of a model {assumed.answer_scale:g} times as long (answer_scale)",
-        f"{assumed.reasoning_tokens[effort]:,} tokens of thinking an answer at effort {effort} (reasoning_tokens)",
-        f"{assumed.repair_rate:.0%} of the answers are sent back (repair_rate)",
-        f"a GPU reads {assumed.prefill_tokens_per_second:,.0f} and writes {assumed.decode_tokens_per_second:,.0f} tokens/s "
-        "(prefill_tokens_per_second, decode_tokens_per_second)",
-        f"a request gets {assumed.slot_tokens_per_second:,.0f} tokens/s (slot_tokens_per_second)",
+    time = duration(found.wall_seconds)
+    console = Console(highlight=False, soft_wrap=True)
+    for part in (
+        f"{settings.people:,} people x {settings.sessions} sessions, written by {model}; nothing has been asked yet",
+        table,
+        f"GPU hours: about {found.gpu_hours:,.0f} (the paper reports about {PAPER_GPU_HOURS} for 300 people x 25 sessions)",
+        f"time: about {time} with {_slots(settings)} slots on {gpus}, bound by {found.bound}",
+        f"disk: about {found.disk_bytes / 1e6:,.0f} MB",
+        "assumptions (keys estimate.*; replace them by what your server shows):",
+        f"  prompts and answers as measured with {assumed.sample_people} offline people, "
+        f"{assumed.tokenizer or f'{assumed.characters_per_token:g} characters a token'}",
+        f"  answers of a model {assumed.answer_scale:g} times as long (answer_scale)",
+        f"  {assumed.reasoning_tokens[effort]:,} tokens of thinking an answer at effort {effort} (reasoning_tokens)",
+        f"  {assumed.repair_rate:.0%} of the answers are sent back (repair_rate)",
+        f"  a GPU reads {assumed.prefill_tokens_per_second:,.0f} and writes {assumed.decode_tokens_per_second:,.0f} "
+        "tokens/s (prefill_tokens_per_second, decode_tokens_per_second)",
+        f"  a request gets {assumed.slot_tokens_per_second:,.0f} tokens/s (slot_tokens_per_second)",
     ):
-        console.print(f"  {line}")
+        console.print(part)
 
 
-def _counter(assumed: EstimateSettings) -> CountTokens:
+def _counter(assumed: EstimateSettings) -> Callable[[str], float]:
     if assumed.tokenizer is None:
         return lambda text: len(text) / assumed.characters_per_token
     try:
