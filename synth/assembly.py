@@ -249,7 +249,10 @@ def assemble(
     previous = profile.start
     for slot, event, filling, new in zip(slots, events, fillings, further, strict=True):
         rng = random.Random(f"{seed}/{profile.persona.person_id}/session/{event.index}")
-        previous = time = max(_talk_time(rng, session_day(event, slot)), previous + timedelta(minutes=1))
+        previous = time = max(
+            datetime.combine(session_day(event, slot), time_of_day(rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60))),
+            previous + timedelta(minutes=1),
+        )
         facts = list(certain[event.index])
         if filling is not None:
             updated = {change.previous_text for change in facts}
@@ -391,11 +394,6 @@ def labelled_sessions(person: Person) -> Iterator[LabelledSession]:
 def session_day(event: LifeEvent, slot: EventSlot) -> date:
     """The day on which an event is talked about."""
     return event.date + timedelta(days=slot.days_after)
-
-
-def _talk_time(rng: random.Random, day: date) -> datetime:
-    """A time of the day at which people talk."""
-    return datetime.combine(day, time_of_day(rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60)))
 
 
 def _mixed(rng: random.Random, others: Sequence[Due], filling: Sequence[Due]) -> list[Due]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
 from synth.config import Demands, ProfileLimits, Quotas, Range, Shape
-from synth.pools import Industry, pools
+from synth.pools import pools
 from synth.records import (
     Career,
     Change,
@@ -289,8 +289,8 @@ def _career(rng: random.Random, fixed: FixedPart, years: int) -> Career:
     experience = min(1.0, worked / 18)
     usual = (job.least + (job.most - job.least) * experience * rng.uniform(0.5, 1)) * rng.uniform(0.92, 1.08)
     income = 0 if status == "unemployed" else max(100, round(usual / 100) * 100)
-    savings = _three_digits(usual * (1 + worked) * rng.lognormvariate(0, 0.7))
-    employer = _employer(rng, industry, status)
+    savings = int(float(f"{usual * (1 + worked) * rng.lognormvariate(0, 0.7):.2e}"))  # three digits
+    employer = "" if status == "unemployed" else f"{rng.choice(pools().employer_names)} {rng.choice(industry.employers)}"
     since = _count(max(1, round(worked * rng.uniform(0.1, 0.7))), "year")
     description = {
         "employed": f"Has worked as a {job.title} at {employer} for {since}.",
@@ -314,14 +314,6 @@ _BETWEEN_JOBS = (
     "after a long break",
     "since the last employer closed down",
 )
-
-
-def _employer(rng: random.Random, industry: Industry, status: str) -> str:
-    return "" if status == "unemployed" else f"{rng.choice(pools().employer_names)} {rng.choice(industry.employers)}"
-
-
-def _three_digits(amount: float) -> int:
-    return int(float(f"{amount:.2e}"))
 
 
 def _health(rng: random.Random, years: int) -> Health:

@@ -250,7 +250,7 @@ class LLMWriter:
         return Verdict((*FORMAT_RULES, *judged.checked), (*read.violations, *judged.violations))
 
     async def _answer(self, request: _Request, unit: Unit, place: UnitId, attempt: int) -> Answer:
-        seed = _request_seed(f"{self._seed}/{place.name}/{attempt}")
+        seed = int.from_bytes(hashlib.sha256(f"{self._seed}/{place.name}/{attempt}".encode()).digest()[:4]) >> 1
         key = self._key(request, seed, attempt)
         stored = self._store.get(key)
         if stored is not None:
@@ -354,8 +354,3 @@ def _next_request(
 @cache
 def _schema_hash(answer: type[Record]) -> str:
     return hashlib.sha256(json.dumps(record_schema(answer), sort_keys=True).encode()).hexdigest()
-
-
-def _request_seed(place: str) -> int:
-    """31 bits, which every server takes."""
-    return int.from_bytes(hashlib.sha256(place.encode()).digest()[:4]) >> 1

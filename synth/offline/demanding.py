@@ -519,7 +519,10 @@ def _revised(
         since = first.since if planned.change is Change.EXPAND else ""
         since = _near(drawn, planned.today) if planned.dated or full else since
         news = [_likewise(first, old, other) for other in olds]
-        news = [replace(new, since=since, until=new.until if _later(new.until, planned.today) else "") for new in news]
+        news = [
+            replace(new, since=since, until=new.until if new.until and as_date(new.until) > planned.today else "")
+            for new in news
+        ]
         if _keeps_rules(news, olds, name, planned.change, seen, limits):
             break
     found = []
@@ -598,10 +601,6 @@ def _outdated(old: Known, new: Known, name: str) -> Iterator[str]:
     for value in dict.fromkeys(old.values[slot] for slot in gone if not occurs(old.values[slot], text)):
         # "Monday" stands as "Mondays" in some sentences.
         yield value if stands_in(folded(value), folded(before)) else f"{value}s"
-
-
-def _later(until: str, today: date) -> bool:
-    return bool(until) and as_date(until) > today
 
 
 def _revised_anyhow(rng: random.Random, text: str, planned: PlannedRevision, limits: FactLimits) -> RevisedFact:

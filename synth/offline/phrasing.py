@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -286,7 +286,7 @@ class Phrasing:
         plain = not self._speaker.short and not _SET_AGAINST.search(clause)
         if plain and self._rng.random() < 0.4 and (said := self._within(clause, "instead", new, old)):
             return said
-        return self._speaker.say("explicit_swap", old=_as_in(clause, new, old), clause=clause)
+        return self._speaker.say("explicit_swap", old=(f"{old}s" if occurs(f"{new}s", clause) else old), clause=clause)
 
     def _within(self, clause: str, rule: str, right: str, other: str) -> str:
         """A clause with a value replaced by a rule that says this value ``y`` and another one ``x``; empty if it cannot."""
@@ -402,7 +402,8 @@ def _changed(old: Known, new: Known) -> tuple[list[str], list[int]]:
     places = [
         place
         for place, _ in enumerate(details_of(new.topic.name))
-        if old.details[place] != new.details[place] or _differ(old, new, new.detail_slots(place))
+        if old.details[place] != new.details[place]
+        or any(slot != "kin" and new.values.get(slot) != old.values.get(slot) for slot in new.detail_slots(place))
     ]
     return slots, places
 
@@ -411,12 +412,3 @@ def _only_gains(old: Known, new: Known) -> bool:
     """Whether a change adds something, and makes nothing untrue."""
     slots, places = _changed(old, new)
     return old.end is None and new.end is None and not slots and all(not old.details[place] for place in places)
-
-
-def _differ(old: Known, new: Known, slots: Iterable[str]) -> bool:
-    return any(slot != "kin" and new.values.get(slot) != old.values.get(slot) for slot in slots)
-
-
-def _as_in(clause: str, new: str, old: str) -> str:
-    """An old value in the form in which a clause has the new one: ``Mondays`` for ``Monday``."""
-    return f"{old}s" if occurs(f"{new}s", clause) else old

@@ -188,7 +188,10 @@ class Distractors(StrictModel):
 
     def kind_of(self, slot: str, word: str) -> str:
         """What kind of word it is: by its slot, or else by its looks."""
-        return self._kind_of.get(slot_source(slot)) or self._kind_of[_looks(word)]
+        return (
+            self._kind_of.get(slot_source(slot))
+            or self._kind_of[next((name for name, form in _LOOKS.items() if form.fullmatch(word)), _PHRASE)]
+        )
 
     def ways(self, kind: AsideKind, *words: str) -> tuple[Exchange, ...]:
         """The ways to say an aside with words of these kinds; none if there are none."""
@@ -222,10 +225,6 @@ _LOOKS = {
     "proper": re.compile(r"[A-Z].*"),
 }
 _PHRASE = "phrase"
-
-
-def _looks(word: str) -> str:
-    return next((name for name, form in _LOOKS.items() if form.fullmatch(word)), _PHRASE)
 
 
 def slots_of(name: str, aside: Aside) -> tuple[str, ...]:

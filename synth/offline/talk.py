@@ -205,7 +205,11 @@ class SessionWriter:
         cast = speaker.cast
         for _ in range(_TRIES):
             topic = rng.choice(_own())
-            strange = {slot: cast.name(rng) if slot_source(slot) == PERSON else cast.place(rng) for slot in _named(topic)}
+            strange = {
+                slot: cast.name(rng) if slot_source(slot) == PERSON else cast.place(rng)
+                for slot in topic.slots
+                if slot_source(slot) in (PERSON, PLACE)
+            }
             known, chance = Known(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
             ends = chance < 0.35
             clause = phrasing.ended(over(rng, known), implied=False) if ends else phrasing.core(known, that=True)
@@ -554,11 +558,6 @@ def _beginnings(keyword: str) -> tuple[str, ...]:
 @cache
 def _own() -> tuple[Topic, ...]:
     return tuple(topic for topic in topics() if not topic.other)
-
-
-def _named(topic: Topic) -> tuple[str, ...]:
-    """The slots of a topic that name people and places."""
-    return tuple(slot for slot in topic.slots if slot_source(slot) in (PERSON, PLACE))
 
 
 @cache

@@ -279,7 +279,7 @@ def figure_rows(findings: Findings) -> list[Row]:
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None:
-            rows.append(Row(label, f"{value:.1%}" if kind == "%" else _number(value), aim))
+            rows.append(Row(label, f"{value:.1%}" if kind == "%" else f"{value:.3f}", aim))
     return rows
 
 
@@ -291,10 +291,6 @@ def policy_rows(findings: Findings) -> list[PolicyRow]:
         shown = name.replace("_", " "), found["description"], transition, retrieval, reward
         rows.append(PolicyRow(*shown, searches=found["searches"], aim=_AIMS.get(name, "")))
     return rows
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def tables(findings: Findings) -> list[Table]:

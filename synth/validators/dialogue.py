@@ -185,10 +185,6 @@ def facts_per_turn(case: _Case) -> Iterator[str]:
             yield f"turn {number}: at most {limit} facts may be planned, but there are {count} ({ids})"
 
 
-def _words_of(facts: Iterable[SessionFact]) -> frozenset[str]:
-    return frozenset(folded(keyword) for fact in facts for keyword in fact.keywords)
-
-
 def _statements(facts: Iterable[SessionFact]) -> int:
     return len({fact.statement or fact.id for fact in facts})
 
@@ -232,7 +228,8 @@ def no_dumping(case: _Case) -> Iterator[str]:
         if fact.spoken == fact.keywords and fact.keywords and (turn := said.verbatim_turn(fact.keywords)):
             due = planned.get(turn, [])
             # All words of a sibling may be among those of the facts whose turn this is.
-            if fact in due or not _words_of(due).issuperset(map(folded, fact.keywords)):
+            words = {folded(keyword) for other in due for keyword in other.keywords}
+            if fact in due or not words.issuperset(map(folded, fact.keywords)):
                 at_once.setdefault(turn, []).append(fact)
     for number, facts in sorted(at_once.items()):
         if (count := _statements(facts)) > limit:
@@ -310,7 +307,8 @@ def user_first(case: _Case) -> Iterator[str]:
             if first == 1 or any(needed <= utterance(text).stems for text in known):
                 continue
             # A number or a day alone gives no fact away: anybody has twenty minutes on a Tuesday.
-            others = [other for other in fact.keywords if other != keyword] if _says_little(needed) else []
+            little = all(found[:1].isdigit() or found in _DAYS for found in needed)
+            others = [other for other in fact.keywords if little and other != keyword]
             for number, turn in enumerate(case.answer.turns[: first - 1], start=1):
                 if (
                     needed <= utterance(turn.assistant).stems
@@ -325,11 +323,6 @@ def user_first(case: _Case) -> Iterator[str]:
 
 
 _DAYS = frozenset(map(stem, WEEKDAYS | MONTHS))
-
-
-def _says_little(stems: frozenset[str]) -> bool:
-    """Whether a keyword is only a number, a weekday or a month."""
-    return all(found[:1].isdigit() or found in _DAYS for found in stems)
 
 
 @DIALOGUE.rule("The user says each fact in substance, not only its words.", needs_similarity=True)
