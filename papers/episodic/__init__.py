@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from papers.episodic.memory import EpisodicMemory, EpisodicSettings, Ingested, Recalled
+    from papers.episodic.memory import EpisodicMemory, Ingested, Recalled
     from papers.episodic.records import AgentTrajectory, EpisodeSummary, Reflection, TurnAnalysis
+    from papers.episodic.review import EpisodicSettings
 
 __all__ = [
     "AgentTrajectory",

@@ -83,7 +83,7 @@ def _ingested(done: Ingested) -> tuple[dict[str, Any], list[Line]]:
 
 def list_(options: Options) -> None:
     """Show the episodes and the reflections."""
-    from papers.episodic.memory import episodes_of, reflections_of
+    from papers.episodic.records import episodes_of, reflections_of
 
     options = _agent(options)
     with past(options) as journal:
@@ -101,8 +101,7 @@ def list_(options: Options) -> None:
 
 def show(options: Options, memory_id: MemoryId) -> None:
     """Show an episode with its turns, or a reflection and what it comes from."""
-    from papers.episodic.memory import turns_of
-    from papers.episodic.records import EpisodeSummary, Kind, Reflection, kind_of
+    from papers.episodic.records import EpisodeSummary, Kind, Reflection, kind_of, turns_of
 
     options = _agent(options)
     with past(options) as journal:

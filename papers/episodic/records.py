@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Validati
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Memory, Metadata, Value
+from deltamem.memory import Memory, MemoryState, Metadata, Value
 from deltamem.sessions import Session, StorableText, Turn, json_objects
 
 AGENT = "agent:"
@@ -230,6 +230,26 @@ def kind_of(memory: Memory) -> Kind | None:
     """What a memory of an agent is; None if something else wrote it."""
     value = memory.metadata.get("kind")
     return Kind(value) if isinstance(value, str) and value in set(Kind) else None
+
+
+def reflections_of(state: MemoryState) -> list[Reflection]:
+    """The reflections of a memory state."""
+    return [Reflection.of(memory) for memory in state.memories if kind_of(memory) is Kind.REFLECTION]
+
+
+def episodes_of(state: MemoryState) -> list[EpisodeSummary]:
+    """The episodes of a memory state."""
+    return [EpisodeSummary.of(memory) for memory in state.memories if kind_of(memory) is Kind.EPISODE]
+
+
+def turns_of(state: MemoryState, episode: EpisodeSummary) -> list[TurnAnalysis]:
+    """The notes on the turns of an episode, as far as a memory state holds them."""
+    found = [
+        TurnAnalysis.of(memory)
+        for memory in state.memories
+        if kind_of(memory) is Kind.TURN and memory.metadata.get("trajectory") == episode.trajectory
+    ]
+    return [turn for turn in found if episode.first <= turn.turn <= episode.last]
 
 
 _STAGE = re.compile(r"#(?:turns|episode|reflections)-\d+$")

@@ -24,14 +24,15 @@ from deltamem.server.problems import Problem, responses
 from deltamem.server.routes import OwnerKind, Routes, ToolSpec
 from deltamem.server.service import Service
 from papers.episodic import EpisodicMemory, Ingested, Recalled
-from papers.episodic.memory import episodes_of, reflections_of
 from papers.episodic.records import (
     AGENT,
     AgentTrajectory,
     EpisodeSummary,
     MessageIn,
     Reflection,
+    episodes_of,
     is_agent,
+    reflections_of,
 )
 
 Count = Annotated[int, Field(ge=0, le=100), BeforeValidator(whole)]
