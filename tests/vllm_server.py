@@ -15,12 +15,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+from lazy import names
 from offline_people import labelled
 from scripted_server import reserved_port
 
 from deltamem.episode import EpisodeConfig
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.tiny import build
+
+build = names("deltamem.training.tiny", "build")
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 WINDOW = 2048

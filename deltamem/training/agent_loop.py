@@ -33,6 +33,7 @@ from deltamem.episode import (
     trajectory_fields,
 )
 from deltamem.sessions import LabelledSession, from_json_line
+from deltamem.training.config import Overlong
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
 from deltamem.training.rollout_metrics import ROLLOUT_INFO, RolloutInfo
 
@@ -84,23 +85,6 @@ def turn_seed(run_seed: int, key: str, step: int, rollout: int, turn: int) -> in
     """
     named = json.dumps([run_seed, key, step, rollout, turn]).encode("utf-8")
     return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 1
-
-
-@dataclass(frozen=True)
-class Overlong:
-    """A penalty for coming near a limit of tokens: DAPO's soft overlong punishment (arXiv 2503.14476).
-
-    Attributes:
-        buffer: Tokens below the limit from which on the penalty grows, linearly.
-        weight: The penalty at the limit.
-    """
-
-    buffer: int
-    weight: float
-
-    def penalty(self, used: int, limit: int) -> float:
-        """What is taken off the reward of a text of `used` tokens that may have `limit`; from 0 to the weight."""
-        return self.weight * min(max(used - (limit - self.buffer), 0) / self.buffer, 1.0)
 
 
 @dataclass(frozen=True)

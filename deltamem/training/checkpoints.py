@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.training.config import SupervisedConfig
-from deltamem.training.resources import ModelShape, stored_bytes, trained_parameters
+from deltamem.training.resources import ModelShape, gb, stored_bytes, trained_parameters
 
 MANIFEST_FILE = "manifest.json"
 
@@ -53,7 +53,7 @@ def write_manifest(
             )
         time.sleep(_LOOK_AGAIN_SECONDS)
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-    sizes = {str(path.relative_to(checkpoint)): _flushed_size(path) for path in files}
+    sizes = {str(path.relative_to(checkpoint)): _flushedgb(path) for path in files}
     for folder in {path.parent for path in files}:
         _flush(folder)
     with atomic_writer(checkpoint / MANIFEST_FILE) as file:
@@ -73,7 +73,7 @@ def _missing(actor: Path, contents: Sequence[str]) -> Path | None:
     return next((path for path in files if not path.is_file()), None)
 
 
-def _flushed_size(path: Path) -> int:
+def _flushedgb(path: Path) -> int:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         # Of the open file: what a shared file system remembers of a name may be old.
@@ -119,12 +119,12 @@ def latest_complete(folder: Path) -> Path | None:
 
     verl's own note of its last step is not used: the note, or the folder that it names, may be cut off.
     """
-    return next((path for path in _found(folder) if is_whole(path)), None)
+    return next((path for path in _listed(folder) if is_whole(path)), None)
 
 
 def remove_incomplete(folder: Path) -> None:
     """Remove what interrupted writes and removals have left."""
-    for path in _found(folder):
+    for path in _listed(folder):
         if not is_whole(path):
             shutil.rmtree(path)
 
@@ -135,14 +135,14 @@ def remove_old(folder: Path, *, keep: int | None) -> None:
     verl's own rotation would remove the last one before the next is complete.
     """
     if keep is not None:
-        for path in [path for path in _found(folder) if is_whole(path)][keep:]:
+        for path in [path for path in _listed(folder) if is_whole(path)][keep:]:
             shutil.rmtree(path)
 
 
-def _found(folder: Path) -> list[Path]:
+def _listed(folder: Path) -> list[Path]:
     """All checkpoint folders, the newest first."""
-    found = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
-    return sorted(found, key=step_of, reverse=True)
+    listed = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
+    return sorted(listed, key=step_of, reverse=True)
 
 
 _TRAINED_BYTES = 12
@@ -204,10 +204,6 @@ def check_space(space: Space) -> None:
     """
     if space.missing > space.free:
         raise DeltaMemError(
-            f"{space.place}: the checkpoints and the exported policy need about {_size(space.missing)}, but only "
-            f"{_size(space.free)} are free; make room or choose another deltamem.out"
+            f"{space.place}: the checkpoints and the exported policy need about {gb(space.missing)}, but only "
+            f"{gb(space.free)} are free; make room or choose another deltamem.out"
         )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

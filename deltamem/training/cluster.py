@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,39 +44,28 @@ def cluster_address(given: str | None, variables: Mapping[str, str]) -> str | No
     return None if given == "local" else given
 
 
-@dataclass(frozen=True)
-class Present:
-    """What has joined a cluster."""
+def lacking(nodes: Sequence[Mapping[str, Any]], names: Sequence[str], gpus: int) -> str | None:
+    """What is missing of a cluster, for people; None if nothing is.
 
-    hosts: tuple[str, ...]  # live nodes, without domains
-    gpus: int
+    Nodes are counted, because Slurm's name of a node need not be its host name; `names` serve as a hint.
 
-    @classmethod
-    def of(cls, nodes: Sequence[Mapping[str, Any]]) -> Present:
-        """Read the answer of ``ray.nodes()``."""
-        alive = [node for node in nodes if node["Alive"]]
-        hosts = sorted(str(node["NodeManagerHostname"]).partition(".")[0] for node in alive)
-        return cls(tuple(hosts), int(sum(node["Resources"].get("GPU", 0) for node in alive)))
-
-    def lacks(self, names: Sequence[str], gpus: int) -> str | None:
-        """What is missing, for people; None if nothing is.
-
-        Nodes are counted, because Slurm's name of a node need not be its host name; `names` serve as a hint.
-        """
-        if len(self.hosts) >= len(names) and self.gpus >= gpus:
-            return None
-        missing = [name for name in names if name.partition(".")[0] not in self.hosts]
-        lacking = len(self.hosts) < len(names) and missing
-        hint = f"; not seen: {', '.join(missing)}" if lacking else ""
-        return f"{len(self.hosts)} of {len(names)} nodes and {self.gpus} of {gpus} GPUs have joined{hint}"
+    Args:
+        nodes: The answer of ``ray.nodes()``.
+        names: Of the nodes that should be there.
+        gpus: That all of them should have together.
+    """
+    alive = [node for node in nodes if node["Alive"]]
+    hosts = {str(node["NodeManagerHostname"]).partition(".")[0] for node in alive}
+    there = int(sum(node["Resources"].get("GPU", 0) for node in alive))
+    if len(alive) >= len(names) and there >= gpus:
+        return None
+    missing = [name for name in names if name.partition(".")[0] not in hosts]
+    hint = f"; not seen: {', '.join(missing)}" if missing and len(alive) < len(names) else ""
+    return f"{len(alive)} of {len(names)} nodes and {there} of {gpus} GPUs have joined{hint}"
 
 
-def await_nodes(
-    look: Callable[[], Present], names: Sequence[str], gpus: int, seconds: float, report: Callable[[str], None]
-) -> str | None:
-    """Call `look` once a second until nothing is missing or the time is over.
-
-    `report` gets a line for every change.
+def await_nodes(look: Callable[[], str | None], seconds: float, report: Callable[[str], None]) -> str | None:
+    """Call `look` once a second until nothing is missing or the time is over; `report` gets a line for every change.
 
     Returns:
         None, or what is missing.
@@ -85,12 +73,12 @@ def await_nodes(
     deadline = time.monotonic() + seconds
     reported = None
     while True:
-        lacking = look().lacks(names, gpus)
-        if lacking is None or time.monotonic() >= deadline:
-            return lacking
-        if lacking != reported:
-            report(lacking)
-            reported = lacking
+        missing = look()
+        if missing is None or time.monotonic() >= deadline:
+            return missing
+        if missing != reported:
+            report(missing)
+            reported = missing
         time.sleep(_POLL_SECONDS)
 
 
@@ -203,17 +191,16 @@ def main(arguments: Sequence[str]) -> int:
         if given.installed:
             print(json.dumps(_ask_nodes()))
             return 0
-        lacking = await_nodes(
-            lambda: Present.of(ray.nodes()),
-            given.names.split(","),
-            given.gpus,
+        names = given.names.split(",")
+        missing = await_nodes(
+            lambda: lacking(ray.nodes(), names, given.gpus),
             given.seconds,
             lambda line: print(line, file=sys.stderr, flush=True),
         )
     finally:
         ray.shutdown()
-    if lacking is not None:
-        print(f"error: after {given.seconds:g} s only {lacking}", file=sys.stderr)
+    if missing is not None:
+        print(f"error: after {given.seconds:g} s only {missing}", file=sys.stderr)
         return 1
     return 0
 

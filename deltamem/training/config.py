@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -75,11 +76,15 @@ class LimitSettings(StrictModel):
     multiple: int = Field(ge=1)
 
 
-class OverlongSettings(StrictModel):
-    """A penalty on training rollouts that come near a token limit; see `deltamem.training.agent_loop.Overlong`."""
+class Overlong(StrictModel):
+    """A penalty on training rollouts that come near a token limit: DAPO's soft overlong punishment (arXiv 2503.14476)."""
 
-    buffer: int = Field(ge=1)  # tokens below a limit from which on it grows
+    buffer: int = Field(ge=1)  # tokens below a limit from which on it grows, linearly
     weight: float = Field(gt=0.0, le=1.0)  # reward that is taken off at the limit
+
+    def penalty(self, used: int, limit: int) -> float:
+        """What is taken off the reward of a text of `used` tokens that may have `limit`; from 0 to the weight."""
+        return self.weight * min(max(used - (limit - self.buffer), 0) / self.buffer, 1.0)
 
 
 class TinyModelConfig(StrictModel):
@@ -165,7 +170,7 @@ class TrainSettings(StrictModel):
     limits: LimitSettings
     embedder: StoredEmbedderSettings
     reward: dict[str, Any]
-    overlong: OverlongSettings | None
+    overlong: Overlong | None
     max_failure_rate: float = Field(ge=0.0, le=1.0)
     start_minutes: float = Field(gt=0.0)
     rates: dict[str, tuple[str, str]]
@@ -196,17 +201,21 @@ _OWN = ("deltamem", "model_engine")
 """Keys at the top that verl's own list of all keys lacks: ours, and the choice of a group of configurations."""
 
 
+@cache
+def _keys_of_verl() -> Any:
+    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    return OmegaConf.to_container(OmegaConf.create(text))
+
+
 def unknown_keys(config: DictConfig) -> list[str]:
     """Keys of a composed configuration that verl does not have; it ignores a typing error silently."""
-    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    reference: Any = OmegaConf.to_container(OmegaConf.create(text))
     plain: Any = OmegaConf.to_container(config)
-    found = list(_unknown({key: value for key, value in plain.items() if key not in _OWN}, reference, ""))
+    unknown = list(_unknown({key: value for key, value in plain.items() if key not in _OWN}, _keys_of_verl(), ""))
     import ray
 
     known = inspect.signature(ray.init).parameters
     prefix = "ray_kwargs.ray_init."
-    return [key for key in found if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
+    return [key for key in unknown if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
 
 
 def _unknown(value: Any, reference: Any, path: str) -> Iterator[str]:

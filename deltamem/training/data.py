@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf, open_dict
+from safetensors import SafetensorError, safe_open
 
 from deltamem.episode import MAX_QUERIES, SEARCH_TOOL, EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
@@ -331,16 +332,12 @@ def missing_weights(name: str) -> str | None:
 
 
 def _cut_weights(path: Path) -> str | None:
-    """What is wrong with the size of a safetensors file: its head says how long the rest must be."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            head = json.loads(file.read(length)) if 0 < length <= size - 8 else {}
-            end = max(entry["data_offsets"][1] for name, entry in head.items() if name != "__metadata__")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return f"{path} is no safetensors file ({size} bytes); fetch it again"
-    return None if size == 8 + length + end else f"{path} has {size} bytes, expected {8 + length + end}; fetch it again"
+    try:
+        # The head says how long the rest must be.
+        with safe_open(path, framework="np"):
+            return None
+    except (SafetensorError, OSError) as error:
+        return f"{path} is no whole safetensors file ({_first_line(error)}); fetch it again"
 
 
 def _first_line(error: BaseException) -> str:
@@ -374,7 +371,7 @@ def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, templ
                     _count(tokenizer, [write_call(texts, thinking=episode.thinking) for texts in queries]),
                     [
                         around + found
-                        for found in _found(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
+                        for found in _tool_answers(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
                     ],
                     _count(tokenizer, [write_outputs(item.operations, thinking=episode.thinking) for item in sessions]),
                 )
@@ -406,7 +403,7 @@ def _around_tool_answer(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> i
     return max(long - short, 0) + 1
 
 
-def _found(
+def _tool_answers(
     tokenizer: Any,
     sessions: Sequence[LabelledSession],
     queries: Sequence[int],
@@ -501,6 +498,19 @@ def read_limits(path: Path) -> Limits:
         return Limits(**json.loads(path.read_text(encoding="utf-8"))["limits"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeltaMemError(f"{path}: not the lengths of a data set; remove the file to measure them again") from error
+
+
+def early_sessions(settings: TrainSettings) -> list[LabelledSession]:
+    """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
+    everything = list(read_sessions(settings.sessions, split="train"))
+    people = list(dict.fromkeys(item.session.person_id for item in everything))
+    early = set(people[: settings.data.skip_people] or people)
+    return [item for item in everything if item.session.person_id in early]
+
+
+def rollout_limits(config: DictConfig, settings: TrainSettings) -> Limits | None:
+    """The limits of rollouts; None where they follow from the data."""
+    return None if settings.limits.fit else written_limits(config, settings)
 
 
 def written_limits(config: DictConfig, settings: TrainSettings) -> Limits:

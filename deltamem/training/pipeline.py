@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -12,9 +11,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -22,7 +21,6 @@ from rich.console import Console
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, atomic_writer, changed_stage, config_hash, file_sha256
-from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
 from deltamem.training.checkpoints import latest_complete
 from deltamem.training.config import (
@@ -36,9 +34,6 @@ from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
 from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import MetricsFile, StageProgress
-
-if TYPE_CHECKING:
-    from deltamem.training.warm_start import Example
 
 LENGTHS_FILE = "lengths.json"
 
@@ -138,7 +133,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     kinds += [*lengths, _WarmStart] if isinstance(start, SupervisedConfig) else [*warm_start, *lengths]
     kinds += [_Grpo, _Export] if config.trainer.save_freq > 0 else [_Grpo]
     listed = [kind(config, settings, console) for kind in kinds]
-    return [Stage(one.name, one.inputs(), one.run, one.output()) for one in listed]
+    return [Stage(one.name, one.inputs, one.run, one.output()) for one in listed]
 
 
 class _Stage(ABC):
@@ -149,9 +144,10 @@ class _Stage(ABC):
     def __init__(self, config: DictConfig, settings: TrainSettings, console: Console) -> None:
         self.config, self.settings, self.console = config, settings, console
         self.episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
+        self.inputs = self._inputs()
 
     @abstractmethod
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         """What the result depends on, besides the stages before."""
 
     @abstractmethod
@@ -166,7 +162,7 @@ class _Stage(ABC):
 class _Data(_Stage):
     name = "data"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         settings = self.settings
         return {**self.episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)}
 
@@ -191,7 +187,7 @@ def _files(settings: TrainSettings) -> list[Path]:
 class _Embeddings(_Stage):
     name = "embeddings"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         return {"embedder": self.settings.embedder.name, "store": str(self.settings.embedder.store)}
 
     def output(self) -> Path:
@@ -208,7 +204,7 @@ class _Model(_Stage):
     def size(self) -> TinyModelConfig:
         return cast(TinyModelConfig, self.settings.model)
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         return {**self.episode, "model": self.size.model_dump(mode="json", exclude_unset=True)}
 
     def output(self) -> Path:
@@ -219,13 +215,13 @@ class _Model(_Stage):
 
         settings = self.settings
         with _replaced(self.output()) as folder:
-            build(folder, early_sessions(settings), settings.episode.config(), self.size, seed=settings.seed)
+            build(folder, data.early_sessions(settings), settings.episode.config(), self.size, seed=settings.seed)
 
 
 class _Lengths(_Stage):
     name = "lengths"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         return {"limits": self.settings.limits.model_dump(), **_reading(self.config, self.settings)}
 
     def output(self) -> Path:
@@ -274,7 +270,7 @@ class _ScratchWarmStart(_Stage):
     def options(self) -> WarmStartConfig:
         return cast(WarmStartConfig, self.settings.warm_start)
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         return {**self.episode, "warm_start": self.options.model_dump(mode="json", exclude_unset=True)}
 
     def output(self) -> Path:
@@ -301,7 +297,7 @@ class _ScratchWarmStart(_Stage):
                 progress.show(figures["step"], text)
 
             episode = settings.episode.config()
-            train(model, tokenizer, early_sessions(settings), episode, options, seed=settings.seed, report=report)
+            train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
         with atomic_writer(settings.out / "warm_start.jsonl") as file:
             file.writelines(f"{json.dumps(record)}\n" for record in records)
         _save_warm_start(settings, model, tokenizer)
@@ -310,7 +306,7 @@ class _ScratchWarmStart(_Stage):
 class _WarmStart(_Stage):
     name = "warm_start"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         settings = self.settings
         options = cast(SupervisedConfig, settings.warm_start)
         return {
@@ -318,7 +314,7 @@ class _WarmStart(_Stage):
             "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
             **_reading(self.config, settings),
             "weights": _content(self.config.actor_rollout_ref.model.path, settings, weights=True),
-            "limits": str(_limits(self.config, settings)),
+            "limits": str(data.rollout_limits(self.config, settings)),
             "sessions": {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)},
         }
 
@@ -329,7 +325,7 @@ class _WarmStart(_Stage):
         request = stop_request(self.settings)
         request.parent.mkdir(parents=True, exist_ok=True)
         request.unlink(missing_ok=True)
-        identity = config_hash(self.inputs())
+        identity = config_hash(self.inputs)
         with on_request(request.touch):
             if self.settings.cpu_threads is None:
                 # The trainer needs what CUDA would keep of the GPU here.
@@ -351,13 +347,13 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
     """Fine-tune a pretrained model to its last step, from a checkpoint of the same `identity` if there is one.
 
     Raises:
-        DeltaMemError: See `supervised_data`.
+        DeltaMemError: See `deltamem.training.warm_start.supervised_data`.
         RunStoppedError: If there was a request to stop before that.
     """
     import torch
 
     from deltamem.training.model_card import warm_start_card
-    from deltamem.training.warm_start import CHECKPOINT, Tuning
+    from deltamem.training.warm_start import CHECKPOINT, Tuning, supervised_data
 
     console = console or Console(highlight=False)
     options = cast(SupervisedConfig, settings.warm_start)
@@ -388,53 +384,6 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
         )
     _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
     (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
-def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) -> tuple[list[list[Example]], list[Example]]:
-    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
-
-    Raises:
-        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
-    """
-    from deltamem.training.teacher import TrajectoryTokenizer
-    from deltamem.training.warm_start import examples, plan
-
-    options, model = cast(SupervisedConfig, settings.warm_start), config.actor_rollout_ref.model
-    shape, episode = data.load_model_config(model), settings.episode.config()
-    tokenize = TrajectoryTokenizer(
-        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
-    )
-    tokenize.frame.check(thinking=episode.thinking)
-    rng = random.Random(settings.seed)
-    sessions = early_sessions(settings)
-    if not sessions:
-        raise DeltaMemError(f"{settings.sessions}: no training sessions for the warm start")
-    passes = plan(
-        examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
-        passes=steps * options.passes,
-        tokens=options.tokens,
-        limits=_limits(config, settings),
-        window=int(shape.max_position_embeddings),
-        rng=rng,
-    )
-    rng = random.Random(settings.seed)
-    unseen = list(read_sessions(settings.sessions, split="heldout"))
-    unseen = rng.sample(unseen, min(options.heldout_sessions, len(unseen)))
-    complete = examples(unseen, episode, tokenize, careless=(0.0, 0.0), rng=rng)
-    return passes, list(islice(complete, len(unseen)))
-
-
-def early_sessions(settings: TrainSettings) -> list[LabelledSession]:
-    """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
-    everything = list(read_sessions(settings.sessions, split="train"))
-    people = list(dict.fromkeys(item.session.person_id for item in everything))
-    early = set(people[: settings.data.skip_people] or people)
-    return [item for item in everything if item.session.person_id in early]
-
-
-def _limits(config: DictConfig, settings: TrainSettings) -> data.Limits | None:
-    """The limits of rollouts; None where they follow from the data."""
-    return None if settings.limits.fit else data.written_limits(config, settings)
 
 
 def _use_cpu(settings: TrainSettings) -> None:
@@ -469,7 +418,7 @@ def _replaced(target: Path) -> Iterator[Path]:
 class _Grpo(_Stage):
     name = "grpo"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         whole: Any = OmegaConf.to_container(self.config)
         # These say how a run is shown and continued, not what it computes.
         for key in ("logger", "save_freq", "default_local_dir"):
@@ -503,7 +452,7 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
 class _Export(_Stage):
     name = "export"
 
-    def inputs(self) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         return {}
 
     def output(self) -> Path:

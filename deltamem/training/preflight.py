@@ -389,7 +389,9 @@ def check_warm_start(context: Context) -> Finding:
     context.need_sessions()
     if options.lora_rank is not None and not machine.installed("peft"):
         return fail("adapters need the package peft; install it with: pip install peft")
-    passes, _ = pipeline.supervised_data(context.config, context.settings, steps=1)
+    from deltamem.training.warm_start import supervised_data  # loads torch
+
+    passes, _ = supervised_data(context.config, context.settings, steps=1)
     longest = max(len(one.token_ids) for rows in passes for one in rows)
     own = max(sum(one.own for one in rows) for rows in passes)
     need = resources.warm_start(context.shape, options, own=own, on_gpu=context.on_gpus)

@@ -24,11 +24,10 @@ from safetensors import SafetensorError
 from deltamem.config import run_plain
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, file_sha256
+from deltamem.training.chatml import END_OF_TEXT, TURN_END, TURN_START, chatml
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-TURN_START, TURN_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 
 RECORD = "pretrained.json"
 """What a folder was made of, and the size and sha256 of its files; written last."""
@@ -219,26 +218,6 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
         chat_template=chatml(_default_system(fields["tokenizer.chat_template"].contents())),
         model_max_length=int(fields["llama.context_length"].contents()),
         clean_up_tokenization_spaces=False,
-    )
-
-
-def chatml(default_system: str | None = None) -> str:
-    """A ChatML template whose line ends precede a message instead of closing the one before.
-
-    After the assistant's end token verl appends what the template writes for the next message; a line end that the template
-    counts to the turn before would be lost.
-
-    Args:
-        default_system: System message of conversations that begin without one; None adds none.
-    """
-    opening = ""
-    if default_system is not None:
-        text = json.dumps(f"{TURN_START}system\n{default_system}{TURN_END}\n")
-        opening = "{%- if loop.first and message.role != 'system' -%}{{- " + text + " -}}{%- endif -%}"
-    return (
-        "{%- for message in messages -%}" + opening + "{{- '' if loop.first else '\n' -}}"
-        "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' -}}{%- endfor -%}"
-        "{%- if add_generation_prompt -%}{{- '\n<|im_start|>assistant\n' -}}{%- endif -%}"
     )
 
 

@@ -18,6 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from deltamem.episode import EpisodeConfig, MemoryField, Message
 from deltamem.sessions import LabelledSession
+from deltamem.training.chatml import CHAT_TEMPLATE, END_OF_TEXT, TURN_END, TURN_START
 from deltamem.training.config import TinyModelConfig, WarmStartConfig
 from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT
 from deltamem.training.teacher import target_trajectory
@@ -112,20 +113,6 @@ def _by_head(attention: Qwen3Attention, heads: int, kv_heads: int, dim: int) -> 
         output.view(output.shape[0], heads, dim),
     )
 
-
-END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{%- if message.role == 'tool' -%}"
-    "{{ '<|im_start|>user\n<tool_response>' + message.content + '</tool_response><|im_end|>\n' }}"
-    "{%- else -%}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
-)
-"""ChatML with the tool's answer in a user message, as Qwen3 has it; reasoning stays in the history."""
 
 _PIECES = r" ?[A-Z][b-df-hj-np-tv-z]*(?=[aeiou])| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
 """Where BPE may not merge across. A word with a capital is cut before its first vowels, so that all names, known and new,

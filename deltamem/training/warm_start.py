@@ -12,22 +12,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from omegaconf import DictConfig
 from torch import Tensor
 
 from deltamem.episode import EpisodeConfig, Message
 from deltamem.errors import DeltaMemError
 from deltamem.runs import partial_file, remove_partial
-from deltamem.sessions import LabelledSession
-from deltamem.training.config import SupervisedConfig
+from deltamem.sessions import LabelledSession, read_sessions
+from deltamem.training import data
+from deltamem.training.config import SupervisedConfig, TrainSettings
 from deltamem.training.data import Limits
-from deltamem.training.teacher import KINDS, target_trajectory
+from deltamem.training.teacher import KINDS, TrajectoryTokenizer, target_trajectory
 
 CHECKPOINT = "checkpoint.pt"
 """Trained weights, optimiser and step of an unfinished fine-tuning, in its folder."""
@@ -131,6 +134,37 @@ def check(example: Example, *, tokens: int, limits: Limits | None, window: int) 
             )
 
 
+def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) -> tuple[list[list[Example]], list[Example]]:
+    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
+
+    Raises:
+        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
+    """
+    options, model = cast(SupervisedConfig, settings.warm_start), config.actor_rollout_ref.model
+    shape, episode = data.load_model_config(model), settings.episode.config()
+    tokenize = TrajectoryTokenizer(
+        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
+    )
+    tokenize.frame.check(thinking=episode.thinking)
+    rng = random.Random(settings.seed)
+    sessions = data.early_sessions(settings)
+    if not sessions:
+        raise DeltaMemError(f"{settings.sessions}: no training sessions for the warm start")
+    passes = plan(
+        examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
+        passes=steps * options.passes,
+        tokens=options.tokens,
+        limits=data.rollout_limits(config, settings),
+        window=int(shape.max_position_embeddings),
+        rng=rng,
+    )
+    rng = random.Random(settings.seed)
+    unseen = list(read_sessions(settings.sessions, split="heldout"))
+    unseen = rng.sample(unseen, min(options.heldout_sessions, len(unseen)))
+    complete = examples(unseen, episode, tokenize, careless=(0.0, 0.0), rng=rng)
+    return passes, list(islice(complete, len(unseen)))
+
+
 class Batch(NamedTuple):
     """Rows padded behind to one width, both of shape ``(rows, width)``."""
 
@@ -204,7 +238,7 @@ class Descent:
             with torch.autocast(self.autocast, dtype=torch.bfloat16) if self.autocast else nullcontext():
                 losses, hits, weights = next_token_losses(self.model, batch)
             loss = (losses * weights).sum() / total
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             lost += float(loss.detach())
             right, own = right + int(hits[weights >= 1].sum()), own + int((weights >= 1).sum())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
@@ -241,9 +275,14 @@ class Tuning:
             self._trained.values(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
         )
         self._autocast = None if self.device == "cpu" else self.device
-        schedule = {"steps": config.steps, "warm_up": config.warm_up, "decay_share": config.decay_share}
         self._descent = Descent(
-            self.model, [self._optimizer], **schedule, max_grad_norm=config.max_grad_norm, autocast=self._autocast
+            self.model,
+            [self._optimizer],
+            config.steps,
+            config.warm_up,
+            config.decay_share,
+            config.max_grad_norm,
+            self._autocast,
         )
         self.step = self._resume()
         """The last step that was taken."""

@@ -9,7 +9,7 @@ from chat_cases import OPENED, PLAIN, QWEN3, SPECIAL, qwen_tokenizer
 
 from deltamem.chat_template import TurnFormat, turn_format
 from deltamem.errors import DeltaMemError
-from deltamem.training.tiny import CHAT_TEMPLATE as TINY
+from deltamem.training.chatml import CHAT_TEMPLATE as TINY
 
 EMPTY_BLOCK = "<think>\n\n</think>\n\n"
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -55,40 +54,20 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
     _module = _DeviceModule()
 
+    device_name = vendor_name = property(lambda self: "cpu")
+    device_module = property(lambda self: self._module)
+    is_available = staticmethod(lambda: True)
+    is_ipc_supported = staticmethod(lambda: False)
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: "cpu")  # no index: verl calls ``tensor.to(get_device_id())``
+    get_device_capability = staticmethod(lambda device_index=0: (None, None))
+    visible_devices_envvar = staticmethod(lambda: "CUDA_VISIBLE_DEVICES")  # nothing reads it here
+    ray_resource_name = staticmethod(lambda: "GPU")  # verl counts only GPUs and NPUs: the ray instance pretends to have one
+    ray_noset_envvars = staticmethod(lambda: list[str]())
+    nvtx_range = staticmethod(lambda msg: nullcontext())
     set_device = synchronize = set_allocator_settings = empty_cache = staticmethod(_nothing)
     profiler_start = profiler_stop = cudart = staticmethod(_nothing)
     manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
-
-    @property
-    def device_name(self) -> str:
-        """Name of the torch device."""
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        """Name of the vendor."""
-        return "cpu"
-
-    @property
-    def device_module(self) -> types.ModuleType:
-        """The stand-in for ``torch.cuda``."""
-        return self._module
-
-    def is_available(self) -> bool:
-        """There is always a CPU."""
-        return True
-
-    def current_device(self) -> Any:
-        """Return "cpu", not an index: verl calls ``tensor.to(get_device_id())``."""
-        return "cpu"
-
-    def device_count(self) -> int:
-        """One device a process."""
-        return 1
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """No compute capability."""
-        return None, None
 
     def communication_backend_name(self) -> str:
         """Return "gloo", after making the process group.
@@ -101,27 +80,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
                 "cpu:gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
             )
         return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        """The variable that would hide devices; nothing reads it here."""
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Mark nothing."""
-        yield
-
-    def ray_resource_name(self) -> str:
-        """Return "GPU": verl counts only GPUs and NPUs, so the ray instance pretends to have one."""
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        """None."""
-        return []
-
-    def is_ipc_supported(self) -> bool:
-        """No device memory to share."""
-        return False
 
 
 def register() -> None:

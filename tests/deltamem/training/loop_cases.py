@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 from chat_cases import OPENED, QWEN3, qwen_tokenizer
+from lazy import names
 from omegaconf import OmegaConf
 from training_cases import labelled_session
-from transformers import PreTrainedTokenizerFast
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
-from verl.utils.dataset.rl_dataset import RLHFDataset
-from verl.workers.rollout.replica import TokenOutput
 
 from deltamem.embedding import Vectors
 from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.sessions import LabelledSession, to_json_line
-from deltamem.training.agent_loop import DeltaMemAgentLoop, Services
-from deltamem.training.embedding_service import EmbeddingClient, TextVectors
-from deltamem.training.tiny import CHAT_TEMPLATE as TINY
+from deltamem.training.chatml import CHAT_TEMPLATE as TINY
+
+PreTrainedTokenizerFast = names("transformers", "PreTrainedTokenizerFast")
+AgentLoopOutput, DictConfigWrap = names("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput DictConfigWrap")
+RLHFDataset = names("verl.utils.dataset.rl_dataset", "RLHFDataset")
+TokenOutput = names("verl.workers.rollout.replica", "TokenOutput")
+DeltaMemAgentLoop, Services = names("deltamem.training.agent_loop", "DeltaMemAgentLoop Services")
+EmbeddingClient, TextVectors = names("deltamem.training.embedding_service", "EmbeddingClient TextVectors")
 
 CALL = '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
 SEARCH = f"<think>look</think>{CALL}"

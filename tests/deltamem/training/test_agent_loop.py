@@ -10,25 +10,27 @@ from typing import Any
 
 import pytest
 from chat_cases import QWEN3, qwen_tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lazy import lazy, names
 from loop_cases import ABORTED, CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run
 from omegaconf import OmegaConf
 from preflight_cases import composed, resolved
 from training_cases import labelled_session
-from transformers import GenerationConfig
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
-from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder
 
 from deltamem.config import validated
 from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
-from deltamem.training import agent_loop as module
-from deltamem.training.agent_loop import Overlong, Services, services, turn_seed
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import Overlong, TrainSettings
 from deltamem.training.launch import agent_loop_config
 from deltamem.training.rollout_metrics import ROLLOUT_INFO
 from rewards.scorer import DeltaMemScorer
+
+GenerationConfig = names("transformers", "GenerationConfig")
+AgentLoopOutput = names("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput")
+QwenContinuousTokenBuilder = names("verl.utils.tokenizer.continuous_token", "QwenContinuousTokenBuilder")
+module = lazy("deltamem.training.agent_loop")
+Services, services, turn_seed = names("deltamem.training.agent_loop", "Services services turn_seed")
 
 TINY, QWEN, DIRECT = CHATS["tiny"], CHATS["qwen3"], CHATS["qwen3_direct"]
 every_chat = pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
@@ -47,7 +49,7 @@ def sum_of(answers: list[list[int]]) -> list[int]:
 @pytest.mark.parametrize("turns", [1, 3])
 async def test_tokens_of_the_model_and_nothing_else_are_learnt_from(chat: Chat, turns: int) -> None:
     loop, server, scorer = make_loop(chat, [*[chat.search] * (turns - 1), chat.final])
-    assert type(loop.continuous_token_builder) is QwenContinuousTokenBuilder
+    assert isinstance(loop.continuous_token_builder, QwenContinuousTokenBuilder)
     output = await run(loop)
     assert len(server.answers) == turns
     assert written(output) == sum_of(server.answers)
@@ -118,7 +120,7 @@ async def test_tool_answer_that_does_not_fit_ends_the_episode() -> None:
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.floats(0.01, 1.0), st.integers(0, 4096))
 def test_the_penalty_for_length_grows_from_nothing_to_its_weight(limit: int, buffer: int, weight: float, used: int) -> None:
-    overlong = Overlong(buffer, weight)
+    overlong = Overlong(buffer=buffer, weight=weight)
     here, more = (overlong.penalty(tokens, limit) for tokens in (used, used + 1))
     assert 0.0 <= here <= more <= weight
     assert more - here <= weight / buffer + 1e-12, "no cliff"
@@ -138,13 +140,13 @@ async def test_only_training_rollouts_near_a_limit_lose_reward() -> None:
     plain, figures = await earned(None, turn_tokens=longest + 1)
     assert plain == 0.25 and "overlong" not in figures
     # One token below the limit of a turn, of a buffer of four.
-    reward, figures = await earned(Overlong(4, 0.2), turn_tokens=longest + 1)
+    reward, figures = await earned(Overlong(buffer=4, weight=0.2), turn_tokens=longest + 1)
     assert (reward, figures["overlong"]) == (pytest.approx(0.25 - 0.15), pytest.approx(0.15))
-    assert await earned(Overlong(4, 0.2), "heldout", turn_tokens=longest + 1) == (0.25, plain_figures(figures))
-    assert (await earned(Overlong(4, 0.2), turn_tokens=longest + 4))[0] == 0.25
+    assert await earned(Overlong(buffer=4, weight=0.2), "heldout", turn_tokens=longest + 1) == (0.25, plain_figures(figures))
+    assert (await earned(Overlong(buffer=4, weight=0.2), turn_tokens=longest + 4))[0] == 0.25
     # Cut in a turn, and a search whose answer does not fit any more.
     for limits in ({"turn_tokens": longest - 1}, {"response_length": search + 5}):
-        reward, figures = await earned(Overlong(4, 0.2), **limits)
+        reward, figures = await earned(Overlong(buffer=4, weight=0.2), **limits)
         assert (reward, figures["overlong"]) == (pytest.approx(0.05), 0.2)
 
 
@@ -153,7 +155,7 @@ def plain_figures(figures: dict[str, float]) -> dict[str, float]:
 
 
 async def test_a_rollout_that_broke_is_not_punished_for_its_length() -> None:
-    loop, _, _ = make_loop(TINY, [TINY.search, ABORTED], overlong=Overlong(512, 0.5))
+    loop, _, _ = make_loop(TINY, [TINY.search, ABORTED], overlong=Overlong(buffer=512, weight=0.5))
     output = await run(loop)
     assert output.reward_score == 0.0 and output.extra_fields["reward_extra_info"] == {"failure": 1.0}
 
@@ -343,7 +345,6 @@ def rollouts(draw: st.DrawFn) -> tuple[Chat, list[list[int]], dict[str, int]]:
     )
 
 
-@settings(max_examples=80)
 @given(rollouts())
 def test_any_rollout_ends_well(rollout: tuple[Chat, list[list[int]], dict[str, int]]) -> None:
     chat, script, options = rollout
@@ -372,7 +373,7 @@ def sent(monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[TrainSettings,
     for key, value in values.items():
         OmegaConf.update(config, key.replace("__", "."), value)
     settings = validated(config, TrainSettings)
-    monkeypatch.setattr(module, "connect", lambda **asked: asked)
+    monkeypatch.setattr("deltamem.training.agent_loop.connect", lambda **asked: asked)
     return settings, services(str(agent_loop_config(settings)[0].settings))
 
 
@@ -383,7 +384,7 @@ def test_settings_reach_the_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.episode.thinking, found.episode.max_invalid_calls) == (False, 2)
     assert (found.turn_tokens, found.seed, found.shown_sessions) == (99, 5, 3)
     assert found.overlong is None
-    assert sent(monkeypatch, overlong={"buffer": 20, "weight": 0.3})[1].overlong == Overlong(20, 0.3)
+    assert sent(monkeypatch, overlong={"buffer": 20, "weight": 0.3})[1].overlong == Overlong(buffer=20, weight=0.3)
     assert sent(monkeypatch, seeded_rollouts=False)[1].seed is None, "the server draws"
 
 

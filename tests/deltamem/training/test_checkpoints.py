@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lazy import lazy
 from omegaconf import OmegaConf
 
 from deltamem.errors import DeltaMemError
@@ -25,6 +25,8 @@ from deltamem.training.checkpoints import (
     write_manifest,
 )
 from deltamem.training.resources import ModelShape
+
+torch = lazy("torch")
 
 CONTENTS = ("model", "optimizer", "extra")
 SHAPE = ModelShape(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, mlp=128, vocabulary=500, tied=True)
@@ -98,7 +100,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("whole"), 7, ranks=3)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_file_is_cut_off_or_missing_the_checkpoint_is_not_whole(data: st.DataObject, whole: Path) -> None:
     assert is_whole(whole)
@@ -117,7 +119,7 @@ def test_whatever_file_is_cut_off_or_missing_the_checkpoint_is_not_whole(data: s
     assert is_whole(whole)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_writer_that_is_killed_anywhere_leaves_no_whole_checkpoint(data: st.DataObject, whole: Path) -> None:
     # Files appear in any order and grow; the manifest comes last.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from deltamem.training import cluster
-from deltamem.training.cluster import Present, await_nodes, cluster_address, installed_here
+from deltamem.training.cluster import await_nodes, cluster_address, installed_here, lacking
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,32 +37,30 @@ def test_one_function_tells_the_cluster_of_a_run(given: str | None, variable: st
 
 
 @pytest.mark.parametrize(
-    ("hosts", "gpus", "told"),
+    ("nodes", "sentence"),
     [
-        (("other", "another"), 16, None),  # Slurm's names need not be the hosts'
-        (("n1",), 8, "1 of 2 nodes and 8 of 16 GPUs have joined; not seen: n2.example.org"),
-        (("n1", "n2"), 15, "2 of 2 nodes and 15 of 16 GPUs have joined"),
+        ([node("other", 8), node("another", 8)], None),  # Slurm's names need not be the hosts'
+        ([node("n1", 8)], "1 of 2 nodes and 8 of 16 GPUs have joined; not seen: n2.example.org"),
+        ([node("n1.local", 8), node("n2", 7)], "2 of 2 nodes and 15 of 16 GPUs have joined"),
     ],
 )
-def test_what_is_missing_is_told(hosts: tuple[str, ...], gpus: int, told: str | None) -> None:
-    assert Present(hosts, gpus).lacks(["n1", "n2.example.org"], 16) == told
+def test_what_is_missing_is_named(nodes: list[dict[str, Any]], sentence: str | None) -> None:
+    assert lacking(nodes, ["n1", "n2.example.org"], 16) == sentence
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 8), st.booleans()), max_size=6), st.integers(0, 20))
 def test_nothing_lacks_exactly_when_enough_nodes_and_gpus_are_alive(nodes: list[tuple[str, int, bool]], gpus: int) -> None:
-    present = Present.of([node(host, count, alive=alive) for host, count, alive in nodes])
+    answer = [node(host, count, alive=alive) for host, count, alive in nodes]
     alive = [count for _, count, is_alive in nodes if is_alive]
-    assert (present.lacks(["a", "b"], gpus) is None) == (len(alive) >= 2 and sum(alive) >= gpus)
+    assert (lacking(answer, ["a", "b"], gpus) is None) == (len(alive) >= 2 and sum(alive) >= gpus)
 
 
 def test_waiting_ends_when_all_are_there_or_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.0)
-    seen = iter([Present((), 0), Present(("n1",), 8), Present(("n1",), 8), Present(("n1", "n2"), 16)])
-    told: list[str] = []
-    assert await_nodes(lambda: next(seen), ["n1", "n2"], 16, 60.0, told.append) is None
-    assert [line.partition(" nodes")[0] for line in told] == ["0 of 2", "1 of 2"]
-    lacking = await_nodes(lambda: Present(("n1",), 8), ["n1", "n2"], 16, 0.05, lambda line: None)
-    assert lacking == "1 of 2 nodes and 8 of 16 GPUs have joined; not seen: n2"
+    seen, lines = iter(["all", "one", "one", None]), list[str]()
+    assert await_nodes(lambda: next(seen), 60.0, lines.append) is None
+    assert lines == ["all", "one"]
+    assert await_nodes(lambda: "one", 0.05, lines.append) == "one"
 
 
 def test_a_node_that_would_run_something_else_is_named() -> None:

@@ -13,21 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from embeddings_cases import DigestEmbedder, vector_of
-from ray.exceptions import ActorDiedError
+from lazy import lazy, names
 
 from deltamem.embedding import OFFLINE_MODEL, Vectors, load_embedder
-from deltamem.training.embedding_service import (
-    BatchedEmbedder,
-    EmbeddingClient,
-    Lookup,
-    OwnerHandle,
-    TextVectors,
-    connect,
-    find_owner,
-)
 from deltamem.training.embedding_store import EmbeddingStore, build_store
+
+ray = lazy("ray")
+BatchedEmbedder, EmbeddingClient, Lookup, OwnerHandle, TextVectors, connect, find_owner = names(
+    "deltamem.training.embedding_service",
+    "BatchedEmbedder EmbeddingClient Lookup OwnerHandle TextVectors connect find_owner",
+)
 
 
 class Owner:
@@ -198,7 +194,7 @@ class Handle:
 
     async def remote(self, texts: list[str]) -> Vectors:
         if not self.alive:
-            raise ActorDiedError
+            raise ray.exceptions.ActorDiedError
         vectors = np.stack([vector_of(text) for text in texts])
         vectors.flags.writeable = False
         return vectors
@@ -209,7 +205,7 @@ async def test_an_owner_that_is_gone_is_found_anew() -> None:
     vectors = await OwnerHandle(lambda: handles.pop(0)).ask("documents", ["a", "b"])
     np.testing.assert_array_equal(vectors, np.stack([vector_of("a"), vector_of("b")]))
     assert vectors.flags.owndata, "it must not stay in ray's object store"
-    with pytest.raises(ActorDiedError):
+    with pytest.raises(ray.exceptions.ActorDiedError):
         await OwnerHandle(lambda: Handle(alive=False)).ask("documents", ["a"])
 
 

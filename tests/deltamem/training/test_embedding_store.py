@@ -20,6 +20,7 @@ import pytest
 from embeddings_cases import DIM, DigestEmbedder, Interrupted, vector_of
 from hypothesis import given
 from hypothesis import strategies as st
+from lazy import names
 from rich.console import Console
 from scripted_server import Reply, serve
 from training_cases import labelled_session, write_sessions
@@ -29,7 +30,6 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.training.config import StoredEmbedderSettings
 from deltamem.training.data import export
-from deltamem.training.embedding_service import BatchedEmbedder
 from deltamem.training.embedding_store import (
     Built,
     EmbeddingStore,
@@ -37,6 +37,8 @@ from deltamem.training.embedding_store import (
     embed_data,
     keys_of,
 )
+
+BatchedEmbedder = names("deltamem.training.embedding_service", "BatchedEmbedder")
 
 MODEL = "digest"
 

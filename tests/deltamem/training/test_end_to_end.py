@@ -13,13 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from lazy import lazy, names
 from run_cases import TWO_RANKS, Run, await_true
-from safetensors.torch import load_file
 from training_cases import write_sessions
 
 from deltamem.training.checkpoints import latest_complete
 from deltamem.training.interruption import NOT_FINISHED
+
+torch = lazy("torch")
+load_file = names("safetensors.torch", "load_file")
 
 STEPS = 6
 COMPARED = 4

@@ -10,17 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 from episode_texts import WordEmbedder
 from hydra import compose, initialize_config_dir
+from lazy import lazy, names
 from omegaconf import OmegaConf
-from peft import LoraConfig, get_peft_model
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from training_cases import write_sessions
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from deltamem.config import CONFIGS, run_plain
 from deltamem.episode import EpisodeSettings, load_episode_config
@@ -28,8 +22,18 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
 from deltamem.training.checkpoints import write_manifest
-from deltamem.training.export import export_run, main
 from eval import heldout
+
+torch = lazy("torch")
+dist = lazy("torch.distributed")
+LoraConfig, get_peft_model = names("peft", "LoraConfig get_peft_model")
+init_device_mesh = names("torch.distributed.device_mesh", "init_device_mesh")
+DTensor, Replicate, Shard = names("torch.distributed.tensor", "DTensor Replicate Shard")
+FakeStore = names("torch.testing._internal.distributed.fake_pg", "FakeStore")
+AutoModelForCausalLM, AutoTokenizer, GenerationConfig = names(
+    "transformers", "AutoModelForCausalLM AutoTokenizer GenerationConfig"
+)
+export_run, main = names("deltamem.training.export", "export_run main")
 
 EPISODE: dict[str, Any] = {
     "system_prompt": "manager_compact",
@@ -41,7 +45,6 @@ EPISODE: dict[str, Any] = {
     "max_invalid_calls": 0,
 }
 CHECKPOINT = Path("grpo/checkpoints/global_step_2")
-IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 
 
 def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor]) -> Path:
@@ -69,6 +72,10 @@ def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor]) -> Path:
     return folder
 
 
+def logits(model: Any) -> Any:
+    return model(torch.tensor([[5, 6, 7, 8, 9, 10]])).logits
+
+
 def trained(model: Path) -> Any:
     """The model after some training."""
     actor = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -89,7 +96,7 @@ def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Pa
     loaded = AutoModelForCausalLM.from_pretrained(policy).eval()
     assert loaded.dtype == torch.float32
     with torch.no_grad():
-        assert torch.equal(loaded(IDS).logits, actor(IDS).logits)
+        assert torch.equal(logits(loaded), logits(actor))
     assert loaded.generation_config.temperature == 0.6
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(model_folder).chat_template
@@ -140,8 +147,8 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     export_run(run, tmp_path / "policy")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
     with torch.no_grad():
-        merged, base = loaded(IDS).logits, trained(model_folder)(IDS).logits
-        assert torch.allclose(merged, actor.eval()(IDS).logits, atol=1e-5)
+        merged, base = logits(loaded), logits(trained(model_folder))
+        assert torch.allclose(merged, logits(actor.eval()), atol=1e-5)
         assert not torch.allclose(merged, base, atol=1e-2)
 
     only = {name: value for name, value in actor.state_dict().items() if "lora_" in name}
@@ -155,7 +162,7 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     export_run(run, tmp_path / "only")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "only").eval()
     with torch.no_grad():
-        assert torch.allclose(loaded(IDS).logits, merged, atol=1e-5), "with the matrices alone the start is read"
+        assert torch.allclose(logits(loaded), merged, atol=1e-5), "with the matrices alone the start is read"
 
     shutil.rmtree(start)
     with pytest.raises(DeltaMemError, match="only LoRA matrices are there, and the model that they belong to"):
@@ -193,7 +200,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, model_folder: 
     export_run(run, tmp_path / "policy")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
     with torch.no_grad():
-        assert torch.equal(loaded(IDS).logits, actor(IDS).logits)
+        assert torch.equal(logits(loaded), logits(actor))
 
 
 def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

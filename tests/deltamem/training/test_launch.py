@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from preflight_cases import composed, resolved
+from lazy import names
+from preflight_cases import whole
 from rich.console import Console
 from training_cases import write_sessions
 
@@ -24,8 +25,9 @@ from deltamem.runs import Stage, run_stages
 from deltamem.training import launch
 from deltamem.training.config import TrainSettings
 from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo
-from deltamem.training.replay_buffer import check_failures
-from deltamem.training.trainer_process import reason
+
+check_failures = names("deltamem.training.replay_buffer", "check_failures")
+reason = names("deltamem.training.trainer_process", "reason")
 
 
 def test_stages_run_once_and_again_when_their_inputs_change(tmp_path: Path) -> None:
@@ -59,14 +61,14 @@ def test_stages_run_once_and_again_when_their_inputs_change(tmp_path: Path) -> N
 def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tmp_path: Path) -> None:
     base = ("+experiment=qwen0_6b", f"deltamem.out={tmp_path}")
     path = tmp_path / "grpo" / "identity.json"
-    assert changed_since(path, resolved(composed(*base)), resuming=False) == []
-    assert changed_since(path, resolved(composed(*base)), resuming=True) == []
+    assert changed_since(path, whole(*base), resuming=False) == []
+    assert changed_since(path, whole(*base), resuming=True) == []
     spared = (
         *("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=9000"),
         *("deltamem.embedder.device=cuda:0", "deltamem.max_failure_rate=0.2", "ray_kwargs.ray_init.num_cpus=16"),
         *("actor_rollout_ref.actor.fsdp_config.optimizer_offload=true", "trainer.total_epochs=2"),
     )
-    changes = changed_since(path, resolved(composed(*base, *spared)), resuming=True)
+    changes = changed_since(path, whole(*base, *spared), resuming=True)
     assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.3 (was 0.45)" in changes
     assert {change.partition("=")[0] for change in changes} >= {entry.partition("=")[0] for entry in spared}
     for other, said in {
@@ -75,10 +77,10 @@ def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tm
         "deltamem.seed=2": "seed=2",
     }.items():
         with pytest.raises(DeltaMemError, match=said):
-            changed_since(path, resolved(composed(*base, *spared, other)), resuming=True)
+            changed_since(path, whole(*base, *spared, other), resuming=True)
     path.write_text("{")
     with pytest.raises(DeltaMemError, match="another configuration"):
-        changed_since(path, resolved(composed(*base, *spared)), resuming=True)
+        changed_since(path, whole(*base, *spared), resuming=True)
 
 
 Launched = Callable[[str], None]
@@ -89,7 +91,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     """Runs a program in the trainer's place, by a clock on which it is too late as soon as there is a file ``late``."""
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=4, heldout=1)
     changed = ("trainer.save_freq=-1", "trainer.total_training_steps=1", "deltamem.start_minutes=30")
-    config = resolved(composed("+experiment=tiny", f"deltamem.out={tmp_path}", f"deltamem.sessions={sessions}", *changed))
+    config = whole("+experiment=tiny", f"deltamem.out={tmp_path}", f"deltamem.sessions={sessions}", *changed)
     start = subprocess.Popen
 
     def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -14,21 +14,14 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lazy import lazy, names
 from rollout_cases import a_batch, extra_fields, failed, info, row
-from tensordict import TensorDict
 from training_cases import labelled_session
-from transfer_queue import KVBatchMeta
-from verl import DataProto
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from deltamem.errors import DeltaMemError
-from deltamem.training import replay_buffer
 from deltamem.training.machine import memory_figures, run_processes
-from deltamem.training.replay_buffer import ValidationFolder, generation_records
 from deltamem.training.rollout_metrics import (
     RolloutRow,
     batch_metrics,
@@ -36,6 +29,15 @@ from deltamem.training.rollout_metrics import (
     episode_shape,
     group_signal,
 )
+
+torch = lazy("torch")
+TensorDict = names("tensordict", "TensorDict")
+KVBatchMeta = names("transfer_queue", "KVBatchMeta")
+DataProto = names("verl", "DataProto")
+ReplayBuffer = names("verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer")
+compute_advantage_for_multi_trajectories = names("verl.trainer.ppo.v1.utils", "compute_advantage_for_multi_trajectories")
+replay_buffer = lazy("deltamem.training.replay_buffer")
+ValidationFolder, generation_records = names("deltamem.training.replay_buffer", "ValidationFolder generation_records")
 
 
 def test_a_batch_in_figures() -> None:
@@ -95,7 +97,7 @@ def test_data_order_names_the_sessions_and_not_their_timing(keys: list[str]) -> 
 
 
 @pytest.fixture
-def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
+def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[RolloutRow]]:
     """The replay buffer over a batch that is given it instead of verl's queue."""
     rows: list[RolloutRow] = []
     groups: dict[str, str] = {}
@@ -112,15 +114,15 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buff
         found = {"rm_scores": nested, "extra_fields": [extra_fields(entry) for entry in chosen], "uid": uids}
         return {name: found[name] for name in select_fields}
 
-    monkeypatch.setattr(ReplayBuffer, "__init__", lambda self, **_: None)
-    monkeypatch.setattr(ReplayBuffer, "sample", sample)
+    monkeypatch.setattr("verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__", lambda self, **_: None)
+    monkeypatch.setattr("verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.sample", sample)
 
     def put(keys: list[str], partition_id: str, fields: TensorDict) -> None:
         for key, scores, uid in zip(keys, fields["rm_scores"].unbind(), list(fields["uid"]), strict=True):
             place = next(place for place, entry in enumerate(rows) if entry.key == key)
             rows[place], groups[key] = replace(rows[place], reward=float(scores.sum())), uid
 
-    monkeypatch.setattr(replay_buffer, "tq", SimpleNamespace(kv_batch_get=get, kv_batch_put=put))
+    monkeypatch.setattr("deltamem.training.replay_buffer.tq", SimpleNamespace(kv_batch_get=get, kv_batch_put=put))
     options = {"poll_seconds": 0.1, "max_failure_rate": 0.3, "sort_by_length": True}
     options |= {"train_rollouts": 2, "heldout_rollouts": 2}
     options |= {"validation_folder": str(tmp_path / "validation"), "stop_file": str(tmp_path / "stop")}
@@ -133,7 +135,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buff
     return made, rows
 
 
-Buffer = tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]
+Buffer = tuple[Any, list[RolloutRow]]
 
 
 def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(

@@ -6,14 +6,16 @@ import random
 from typing import Any
 
 import pytest
-import torch
+from lazy import lazy, names
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
-from transformers import Qwen3ForCausalLM
 
-from deltamem.training import tiny
 from deltamem.training.config import WarmStartConfig
 from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import Muon, Weigher, chat_text, new_model, trajectory_batches
+
+torch = lazy("torch")
+Qwen3ForCausalLM = names("transformers", "Qwen3ForCausalLM")
+tiny = lazy("deltamem.training.tiny")
+Muon, Weigher, chat_text, new_model = names("deltamem.training.tiny", "Muon Weigher chat_text new_model")
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""
@@ -98,12 +100,12 @@ def test_either_phase_may_be_left_out(copy_steps, steps):
 
 
 def test_the_teacher_is_complete_first_and_careless_afterwards(monkeypatch):
-    phases: list[tuple[float, float]] = []
+    real, phases = tiny.trajectory_batches, list[tuple[float, float]]()
     written: list[float] = []
 
     def batches(*args, careless, **kwargs):
         phases.append(careless)
-        for batch in trajectory_batches(*args, careless=careless, **kwargs):
+        for batch in real(*args, careless=careless, **kwargs):
             written.append(float((batch.marks >= 1).sum(1).float().mean()))
             yield batch
 

@@ -8,20 +8,17 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
-import torch
+from lazy import lazy, names
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig, Message
 from deltamem.training.config import TinyModelConfig, WarmStartConfig
 from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import (
-    build,
-    chat_text,
-    new_model,
-    scaffolds,
-    structured_start,
-    train,
+
+torch = lazy("torch")
+AutoTokenizer, Qwen3Config, Qwen3ForCausalLM = names("transformers", "AutoTokenizer Qwen3Config Qwen3ForCausalLM")
+build, chat_text, new_model, scaffolds, structured_start, train = names(
+    "deltamem.training.tiny", "build chat_text new_model scaffolds structured_start train"
 )
 
 EPISODES = [
@@ -132,12 +129,12 @@ def plain_model(seed: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(Qwen3Config(rope_parameters=rope, **sizes, **heads, **ends))
 
 
-@torch.inference_mode()
 def copying_accuracy(model: Qwen3ForCausalLM) -> float:
     """How often the most likely token is right in the second half of random tokens that are said twice."""
     rng = torch.Generator().manual_seed(99)
     once = torch.randint(3, 300, (32, 40), generator=rng)
-    predicted = model.eval()(torch.cat([once, once], 1)).logits[:, 40:-1].argmax(-1)
+    with torch.inference_mode():
+        predicted = model.eval()(torch.cat([once, once], 1)).logits[:, 40:-1].argmax(-1)
     return float((predicted == once[:, 1:]).float().mean())
 
 

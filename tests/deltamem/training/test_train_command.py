@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -12,15 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from lazy import names
+from omegaconf import DictConfig, OmegaConf
 from preflight_cases import composed, resolved
 from training_cases import write_sessions
-from transformers import AutoTokenizer
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
 from deltamem.training.config import TrainSettings
 from deltamem.training.pipeline import check_options
+
+AutoTokenizer = names("transformers", "AutoTokenizer")
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -54,14 +57,9 @@ def command(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["+deltamem.nonsense=3", "deltamem.out=x", "deltamem.sessions=y"], "unknown config key 'nonsense'"),
         (["actor_rollout_ref.rollout.typo=3"], "unknown config key 'actor_rollout_ref.rollout.typo'"),
-        (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
         (["deltamem.out=???"], "'deltamem.out' has no value"),
-        (["preflight=maybe"], "preflight=maybe: expected true, false or skip"),
-        # Without a file the run would make its data first, which takes minutes.
         (["reward=demanding"], "choose the reward of the memory with reward@deltamem.reward=demanding"),
-        (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
     ],
 )
 def test_bad_input_is_one_sentence_at_once(command, tmp_path: Path, arguments: list[str], sentence: str) -> None:
@@ -71,14 +69,47 @@ def test_bad_input_is_one_sentence_at_once(command, tmp_path: Path, arguments: l
     assert not (tmp_path / "run" / "synth").exists()
 
 
-def test_a_run_on_gpus_that_would_fail_ends_before_its_first_stage(command, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def main() -> Callable[[DictConfig], int]:
+    """What ``train.py`` does with a composed configuration."""
+    return runpy.run_path(str(ROOT / "train.py"), run_name="train")["main"]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, main: Callable[[DictConfig], int]) -> Callable[..., int]:
+    """The same without Hydra, which composes each experiment once; without handlers of signals."""
+    monkeypatch.setitem(main.__globals__, "listen", lambda: None)
+    return lambda *overrides: main(composed(*overrides).copy())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
+        (["preflight=maybe"], "preflight=maybe: expected true, false or skip"),
+        # Without a file the run would make its data first, which takes minutes.
+        (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
+        (["trainer.logger=[console,swanlab]"], "trainer.logger: swanlab is not installed; run: pip install swanlab"),
+    ],
+)
+def test_bad_values_are_one_sentence_before_anything_is_made(
+    started, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(DeltaMemError, match=re.escape(sentence)):
+        started("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", *arguments)
+    assert not (tmp_path / "run" / "synth").exists()
+
+
+def test_a_run_on_gpus_that_would_fail_ends_before_its_first_stage(started, tmp_path: Path, capsys) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=64, heldout=1)
     paths = (f"deltamem.out={tmp_path / 'run'}", f"deltamem.sessions={sessions}", "actor_rollout_ref.model.path=No/Model")
-    code, out, _ = command("+experiment=qwen0_6b", *paths)
-    assert code == 2 and "vLLM is not installed" in out and "hf download No/Model" in out
+    assert started("+experiment=qwen0_6b", *paths) == 2
+    out = capsys.readouterr().out
+    assert "vLLM is not installed" in out and "hf download No/Model" in out
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
     done = train("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", "deltamem.turn_token=3")
     assert (done.returncode, done.stdout) == (2, "")
@@ -129,60 +160,39 @@ def grow(folder: Path, name: str) -> None:
     ],
 )
 def test_a_broken_model_is_refused_before_the_data_are_made(
-    command, tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
+    started, tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
 ) -> None:
     folder = shutil.copytree(model_folder, tmp_path / "model")
     spoil(folder, name)
-    # The stage that would come first.
-    synthesis = ("deltamem.synth.people=2", "deltamem.synth.sessions=1")
-    out = f"deltamem.out={tmp_path / 'run'}"
-    code, said, err = command("+experiment=smollm135m", out, f"actor_rollout_ref.model.path={folder}", *synthesis)
-    assert (code, said, err.count("\n")) == (2, "", 1)
-    assert str(folder) in err and sentence in err
+    with pytest.raises(DeltaMemError) as refused:
+        started("+experiment=smollm135m", f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={folder}")
+    assert str(folder) in str(refused.value) and sentence in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_model_is_refused_and_a_name_of_the_hub_is_not(command, tmp_path: Path) -> None:
+def test_a_missing_model_is_refused_and_a_name_of_the_hub_is_not(started, tmp_path: Path) -> None:
     paths = (f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={tmp_path / 'nowhere'}")
-    code, said, err = command("+experiment=smollm135m", *paths, "deltamem.synth.people=2", "deltamem.synth.sessions=1")
-    assert (code, said) == (2, "") and f"{tmp_path / 'nowhere'}: no model that can be loaded" in err
+    with pytest.raises(DeltaMemError, match=f"{tmp_path / 'nowhere'}: no model that can be loaded"):
+        started("+experiment=smollm135m", *paths)
     assert not (tmp_path / "run").exists()
     config = resolved(composed("+experiment=smollm135m", "actor_rollout_ref.model.path=Nobody/Nothing-1B"))
     check_options(config, validated(config.deltamem, TrainSettings))
 
 
-def test_too_few_sessions_for_one_batch(command, tmp_path: Path) -> None:
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=3, heldout=2)
-    code, _, err = command(
-        "+experiment=tiny",
-        f"deltamem.out={tmp_path / 'run'}",
-        f"deltamem.sessions={sessions}",
-        "deltamem.synth=null",
-        "deltamem.data.heldout_sessions=2",
-        "deltamem.data.skip_people=0",
-    )
-    assert code == 2
-    assert "3 training sessions are fewer than data.train_batch_size=16" in err
-
-
-def test_a_trajectory_that_does_not_fit_ends_the_run_before_anything_is_tuned(
-    command, tmp_path: Path, model_folder: Path
+def test_what_does_not_fit_the_data_ends_the_run_before_anything_is_trained(
+    started, tmp_path: Path, model_folder: Path
 ) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=40, heldout=4)
-    code, _, err = command(
-        "+experiment=smollm135m",
-        "deltamem.synth=null",
-        f"deltamem.sessions={sessions}",
-        f"deltamem.out={tmp_path / 'run'}",
-        f"actor_rollout_ref.model.path={model_folder}",
-        "deltamem.data.skip_people=8",
-        "deltamem.data.heldout_sessions=4",
-        "deltamem.warm_start.tokens=200",
-        "deltamem.warm_start.layers=1",
-    )
-    last = err.splitlines()[-1]  # after the bar of the embedder's weights
-    assert code == 2 and err.count("error: ") == 1 and last.startswith("error: session p")
-    assert "deltamem.warm_start.tokens has 200; take shorter sessions" in last
+    given = [f"deltamem.sessions={sessions}", "deltamem.synth=null", "deltamem.data.heldout_sessions=4"]
+    with pytest.raises(DeltaMemError, match=r"32 training sessions are fewer than data\.train_batch_size=64"):
+        started(
+            "+experiment=tiny",
+            *(*given, f"deltamem.out={tmp_path / 'few'}", "deltamem.data.skip_people=8", "data.train_batch_size=64"),
+        )
+    tuned = ["deltamem.data.skip_people=8", "deltamem.warm_start.tokens=200", "deltamem.warm_start.layers=1"]
+    tuned += [f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={model_folder}"]
+    with pytest.raises(DeltaMemError, match=r"^session p.*deltamem\.warm_start\.tokens has 200; take shorter sessions"):
+        started("+experiment=smollm135m", *given, *tuned)
     assert not (tmp_path / "run" / "warm_start").exists() and not (tmp_path / "run" / "grpo").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, composed, resolved
+from preflight_cases import CONFIGS, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -28,16 +28,16 @@ from deltamem.training.pipeline import stages
 from deltamem.training.preflight import Context, check_batches
 
 
-def names(group: str) -> list[str]:
+def listed(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
-EXPERIMENTS = names("experiment")
+EXPERIMENTS = listed("experiment")
 ON_CPU = {"tiny": 1, "smollm135m": 2}
 """Experiments that are cut to two cores, and how many memories a search finds."""
 GROUPS = {"smollm135m": 4}
 """Experiments whose groups are smaller than the paper's 8."""
-CHANGES = [(group, name) for group in ("ablation", "variant") for name in names(group)]
+CHANGES = [(group, name) for group in ("ablation", "variant") for name in listed(group)]
 
 
 def accepted(config: DictConfig) -> DictConfig:
@@ -45,7 +45,7 @@ def accepted(config: DictConfig) -> DictConfig:
     settings = validated(config.deltamem, TrainSettings)
     settings.episode.config()
     assert unknown_keys(config) == []
-    read_by_verl(config)
+    read_by_verl(config.copy())
     finding = check_batches(Context(config, settings, Path()))
     assert finding.state == "ok", finding
     return config
@@ -53,7 +53,7 @@ def accepted(config: DictConfig) -> DictConfig:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiments(experiment: str) -> None:
-    config = accepted(resolved(composed(f"+experiment={experiment}")))
+    config = accepted(whole(f"+experiment={experiment}"))
     assert config.deltamem.out == f"runs/{experiment}"
     assert config.trainer.experiment_name == experiment
     model = config.actor_rollout_ref
@@ -73,7 +73,7 @@ def test_experiments(experiment: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), CHANGES)
 def test_ablations_and_variants(group: str, name: str) -> None:
-    base, config = resolved(composed("+experiment=qwen8b")), resolved(composed("+experiment=qwen8b", f"+{group}={name}"))
+    base, config = whole("+experiment=qwen8b"), whole("+experiment=qwen8b", f"+{group}={name}")
     accepted(config)
     assert config.deltamem.out.startswith("runs/qwen8b_")
     assert config.deltamem.out == f"runs/{config.trainer.experiment_name}"
@@ -85,7 +85,7 @@ def test_ablations_and_variants(group: str, name: str) -> None:
 
 
 def test_any_experiment_may_have_a_warm_start() -> None:
-    config = accepted(resolved(composed("+experiment=qwen8b", "+warm_start=pretrained")))
+    config = accepted(whole("+experiment=qwen8b", "+warm_start=pretrained"))
     settings = validated(config.deltamem, TrainSettings)
     assert isinstance(settings.warm_start, SupervisedConfig)
     assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"
@@ -97,7 +97,7 @@ def different(one: DictConfig, other: DictConfig) -> bool:
 
 
 def test_an_ablation_and_a_variant_together() -> None:
-    config = resolved(composed("+experiment=qwen4b", "+ablation=tau", "deltamem.reward.tau=0.5", "+variant=no_thinking"))
+    config = whole("+experiment=qwen4b", "+ablation=tau", "deltamem.reward.tau=0.5", "+variant=no_thinking")
     assert config.deltamem.out == "runs/qwen4b_tau_0.5_no_thinking"
     assert config.deltamem.reward.tau == 0.5
     assert config.data.apply_chat_template_kwargs.enable_thinking is False
@@ -106,14 +106,14 @@ def test_an_ablation_and_a_variant_together() -> None:
 
 
 def test_demanding_data_bring_their_reward() -> None:
-    base, config = resolved(composed("+experiment=qwen8b")), resolved(composed("+experiment=qwen8b", "+variant=demanding"))
+    base, config = whole("+experiment=qwen8b"), whole("+experiment=qwen8b", "+variant=demanding")
     assert (base.deltamem.reward.stale_weight, config.deltamem.reward.stale_weight) == (1.0, 3.0)
     assert config.deltamem.reward.weigh_new_keywords and not config.deltamem.reward.match_overwritten
     validated(config.deltamem, TrainSettings).scorer()
 
 
 def test_the_8b_experiments_differ_where_they_should() -> None:
-    base, lora, nodes = (resolved(composed(f"+experiment={name}")) for name in ("qwen8b", "qwen8b_lora", "qwen8b_2node"))
+    base, lora, nodes = (whole(f"+experiment={name}") for name in ("qwen8b", "qwen8b_lora", "qwen8b_2node"))
     assert (base.actor_rollout_ref.actor.optim.lr, base.trainer.total_epochs) == (1e-6, 1), "the paper's"
     assert lora.actor_rollout_ref.model.lora_rank > 0
     assert lora.trainer.n_gpus_per_node == 1
@@ -127,7 +127,7 @@ def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:
 
     def planned(save_freq: int) -> dict[str, Any]:
         folders = (f"deltamem.out={tmp_path}/run", f"deltamem.sessions={tmp_path}/sessions.jsonl")
-        config = resolved(composed("+experiment=tiny", *folders, f"trainer.save_freq={save_freq}"))
+        config = whole("+experiment=tiny", *folders, f"trainer.save_freq={save_freq}")
         return {stage.name: stage.inputs for stage in stages(config, validated(config.deltamem, TrainSettings), Console())}
 
     often, seldom, never = planned(2), planned(400), planned(-1)
@@ -141,7 +141,7 @@ def test_the_table_of_settings_is_true() -> None:
     page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
     table = page.partition("| key (`qwen8b`) |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
-    config = resolved(composed("+experiment=qwen8b"))
+    config = whole("+experiment=qwen8b")
     assert len(rows) > 30
     for key, value in rows:
         assert str(OmegaConf.select(config, key.strip("`"), throw_on_missing=True)) == value, key
@@ -152,9 +152,9 @@ def test_what_may_make_a_step_cheaper_is_accepted_by_verl() -> None:
     table = page.partition("## Towards a cheaper step")[2].partition("\n## ")[0]
     rows = [line.split("|")[2].strip().strip("`") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 7
-    base = resolved(composed("+experiment=qwen8b"))
+    base = whole("+experiment=qwen8b")
     for overrides in rows:
-        assert accepted(resolved(composed("+experiment=qwen8b", *overrides.split()))) != base, overrides
+        assert accepted(whole("+experiment=qwen8b", *overrides.split())) != base, overrides
 
 
 def test_pythons_that_verl_refuses_are_refused() -> None:

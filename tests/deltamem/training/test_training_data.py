@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from chat_cases import QWEN3, qwen_tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from preflight_cases import composed, context, resolved
@@ -151,8 +151,8 @@ def test_the_longest_memories_count(tmp_path: Path) -> None:
     # One operation, k = 1: only the longer of two memories can be shown.
     item = labelled_session(0)
     tokenizer = qwen_tokenizer(QWEN3)
-    one = data._found(tokenizer, [item], [1], COMPACT, {})
-    two = data._found(tokenizer, [item], [2], COMPACT, {})
+    one = data._tool_answers(tokenizer, [item], [1], COMPACT, {})
+    two = data._tool_answers(tokenizer, [item], [2], COMPACT, {})
     singles = [
         len(tokenizer(format_memories([memory], COMPACT.memory_fields), add_special_tokens=False)["input_ids"])
         for memory in item.prior_state.memories
@@ -186,7 +186,6 @@ def test_a_window_that_is_too_small() -> None:
 counts = st.lists(st.integers(1, 5000), min_size=1, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
 @given(counts, st.integers(1, 5), st.integers(0, 2000), st.floats(0.5, 1.0), st.sampled_from([1, 8, 128]))
 def test_limits_hold_what_they_promise(prompts: list[int], turns: int, thinking: int, share: float, multiple: int) -> None:
     measured = of(prompts, prompts[::-1], prompts, prompts[::-1])

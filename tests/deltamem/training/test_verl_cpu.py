@@ -8,11 +8,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-import torch
+from lazy import lazy, names
 from vllm_distribution import main, write_metadata
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.verl_cpu.server import CpuServer
+
+torch = lazy("torch")
+CpuServer = names("deltamem.training.verl_cpu.server", "CpuServer")
 
 
 async def test_a_cancelled_request_does_not_stop_the_others(model_folder: Path) -> None:

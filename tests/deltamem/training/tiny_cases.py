@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from functools import cache
 
+from lazy import names
 from offline_people import labelled
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
+from deltamem.training.chatml import CHAT_TEMPLATE
 from deltamem.training.config import TinyModelConfig
 from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, train_tokenizer
+
+Tokenizer, models = names("tokenizers", "Tokenizer models")
+PreTrainedTokenizerFast = names("transformers", "PreTrainedTokenizerFast")
+chat_text, train_tokenizer = names("deltamem.training.tiny", "chat_text train_tokenizer")
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 """A compact episode, as that of the tiny experiment."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from lazy import lazy, names
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Split, Turn, to_json_line
-from deltamem.training.tiny import CHAT_TEMPLATE
+from deltamem.training.chatml import CHAT_TEMPLATE
+
+torch = lazy("torch")
+Tokenizer, decoders, models, pre_tokenizers, trainers = names(
+    "tokenizers", "Tokenizer decoders models pre_tokenizers trainers"
+)
+PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM = names(
+    "transformers", "PreTrainedTokenizerFast Qwen3Config Qwen3ForCausalLM"
+)
 
 START = datetime(2026, 4, 5, 20, 1)
 CITIES = ("Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Turin", "Accra", "Osaka")
