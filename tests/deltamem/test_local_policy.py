@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lazy_module import Lazy
 from offline_people import labelled
@@ -196,7 +196,6 @@ configs = st.builds(
 )
 
 
-@settings(max_examples=30)
 @given(config=configs)
 def test_the_episode_configuration_comes_back(tmp_path_factory, config):
     folder = tmp_path_factory.mktemp("checkpoint")

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.sessions import Session, Turn, format_dialogue
@@ -87,7 +87,6 @@ _contents = st.text(max_size=40) | st.text("ab. \n", min_size=60, max_size=400) 
 _turns = st.lists(st.builds(Turn, st.sampled_from(["user", "assistant"]), _contents), max_size=12)
 
 
-@settings(max_examples=150)
 @given(_turns, st.integers(LEAST_LIMIT, 150))
 def test_parts_fit_and_hold_the_whole_session_in_order(turns: list[Turn], limit: int) -> None:
     parts = split_session(session(*turns), limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,14 @@ class HashEmbedder:
 
 def vectors_of(texts: Sequence[str]) -> Vectors:
     """Texts share a component with those that begin with the same letter, so that there are clusters."""
-    rows = [
-        np.random.default_rng(ord(text[0])).normal(size=DIM)
-        + 0.7 * np.random.default_rng(list(text.encode())).normal(size=DIM)
-        for text in texts
-    ]
-    matrix = np.array(rows, dtype=np.float64).reshape(len(texts), DIM)
-    return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
+    return np.stack([_vector_of(text) for text in texts]) if texts else np.zeros((0, DIM), dtype=np.float32)
+
+
+@cache
+def _vector_of(text: str) -> Vectors:
+    row = np.random.default_rng(ord(text[0])).normal(size=DIM)
+    row += 0.7 * np.random.default_rng(list(text.encode())).normal(size=DIM)
+    return (row / np.linalg.norm(row)).astype(np.float32)
 
 
 def state_of(texts: Mapping[int, str]) -> MemoryState:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, ids, lettered, move, next_texts, oracle, state_of, vectors_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.bank.base import OverlayBank, SnapshotBank, best_rows, merge_hits
@@ -88,7 +88,6 @@ def test_a_text_that_changes_and_changes_back_is_searched_as_it_stands() -> None
     np.testing.assert_array_equal(bank.vectors(["m1"]), vectors_of(["a one"]))
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_overlay_and_snapshot_agree_with_plain_sorting_after_any_updates(seed: int, k: int) -> None:
     random = np.random.default_rng(seed)
