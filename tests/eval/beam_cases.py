@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import parquet
 from scripted_server import Reply, completion
 
 
@@ -68,6 +66,9 @@ def rows() -> list[dict[str, Any]]:
 
 
 def write(path: Path, values: list[dict[str, Any]]) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
     parquet.write_table(pa.Table.from_pylist(values), path)
     return path
 

@@ -6,11 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from beam_cases import batch, chat, probe, probes, row, rows, small_chat, write
 from benchmark_cases import BEAM, Notebook, prepare, records, sent, served
-from pyarrow import parquet
 from scripted_server import Reply, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
@@ -105,6 +103,9 @@ def test_what_is_broken_is_counted_and_the_rest_is_asked(
 
 def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("no")
+    import pyarrow as pa
+    from pyarrow import parquet
+
     parquet.write_table(pa.table({"chat": ["x"]}), tmp_path / "other.parquet")
     (tmp_path / "empty").mkdir()
     for name, message in [

@@ -99,7 +99,7 @@ def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("system=mem9", "system 'mem9' does not exist; there are: deltamem, episodic, stitch, full_context"),
+        ("system=mem9", "system 'mem9' does not exist; there are: deltamem, "),
         ("system=deltamem", "manager.model=<name>"),
         ("+extra=1", "unknown config key 'extra'"),
         ("cutoffs=[0]", "config key 'cutoffs.0'"),

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from episode_texts import WordEmbedder
 from episodic_cases import Reviewer
+from reviewer_script import reviewer_of
 from scripted_server import Reply, completion, serve, unused_url
 from system_cases import ANA, benchmark_config, dialogue, talk
-from system_scripts import manager_of, reviewer_of
+from system_scripts import manager_of
 
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
