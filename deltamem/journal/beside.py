@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from deltamem import plugins
 from deltamem.errors import DeltaMemError
 from deltamem.journal import rows
-from deltamem.journal.lines import Line, Lines
+from deltamem.journal.lines import ExportLine, ExportLines
 from deltamem.journal.records import Forgotten
 from deltamem.sqlite import Database, FileKind
 
@@ -78,11 +78,11 @@ class PluginStore(ABC):
         in a transaction of `database`, not with `write`.
         """
 
-    def exported(self, owner: str) -> list[Line]:
+    def exported(self, owner: str) -> list[ExportLine]:
         """What an export of the owner is to hold, one line of JSON each."""
         return []
 
-    def read(self, lines: Lines, count: int) -> Any:
+    def read(self, lines: ExportLines, count: int) -> Any:
         """Read the `count` lines that `exported` gave once, for `restore`.
 
         Raises:

@@ -44,16 +44,16 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 Positive = Annotated[int, Field(ge=1, lt=2**53)]
 
 
-class Line(StrictModel):
+class ExportLine(StrictModel):
     """One line of an export; may be made from any object with the same attributes."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
-_L = TypeVar("_L", bound=Line)
+_L = TypeVar("_L", bound=ExportLine)
 
 
-class Lines:
+class ExportLines:
     """Reads one line after the other and knows the number of the one at hand."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -70,7 +70,7 @@ class Lines:
         try:
             return model.model_validate_json(self._line())
         except ValidationError as error:
-            what = model.__name__.removeprefix("_").lower()
+            what = model.__name__.removeprefix("_").removesuffix("Line").lower()
             raise self.wrong(f"expected one {what}: {first_error(error)}") from error
 
     def end(self) -> None:

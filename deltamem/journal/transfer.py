@@ -14,7 +14,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import ConflictError, DeltaMemError
 from deltamem.journal import rows
 from deltamem.journal.beside import PluginStore
-from deltamem.journal.lines import Line, Lines, Noted, Number, Positive, Time
+from deltamem.journal.lines import ExportLine, ExportLines, Noted, Number, Positive, Time
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number, same, shape_problem
 from deltamem.memory import NO_METADATA, Memory
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
     """Lines of each plug-in, by its name; those without any are left out."""
 
 
-class _Header(Line):
+class _Header(ExportLine):
     format: Literal["deltamem-bank"]
     version: Literal[5]
     owner: str
@@ -44,7 +44,7 @@ class _Header(Line):
     plugins: dict[str, Number] = Field(default_factory=dict)
 
 
-class _Side(Line):
+class _Side(ExportLine):
     text: str
     time: Time
     metadata: Noted = NO_METADATA
@@ -53,7 +53,7 @@ class _Side(Line):
         return Memory(memory_id, self.text, self.time, self.metadata)
 
 
-class _Change(Line):
+class _Change(ExportLine):
     event: ChangeEvent
     memory_id: str
     before: _Side | None
@@ -66,7 +66,7 @@ class _Change(Line):
         return Change(self.event, self.memory_id, before, after, tuple(self.turns), self.erased)
 
 
-class _Entry(Line):
+class _Entry(ExportLine):
     position: Positive
     kind: EntryKind
     recorded_at: Time
@@ -86,17 +86,17 @@ class _Entry(Line):
         return Entry(**plain, changes=tuple(change.record() for change in self.changes))
 
 
-class _Turn(Line):
+class _DialogueTurn(ExportLine):
     role: Role
     content: str
 
 
-class _Dialogue(Line):
+class _Dialogue(ExportLine):
     position: Positive
-    turns: list[_Turn]
+    turns: list[_DialogueTurn]
 
 
-class _Memory(_Side):
+class _MemoryLine(_Side):
     id: str
 
 
@@ -130,9 +130,9 @@ def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) 
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
-        yield _Dialogue(position=position, turns=[_Turn.model_validate(turn) for turn in turns])
+        yield _Dialogue(position=position, turns=[_DialogueTurn.model_validate(turn) for turn in turns])
     for memory in memories:
-        yield _Memory.model_validate(memory)
+        yield _MemoryLine.model_validate(memory)
 
 
 def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False) -> Counts:
@@ -150,7 +150,7 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
         DeltaMemError: If the owner has entries, or the file is of another owner, cut short, damaged, inconsistent, or holds
             lines of a plug-in that is not installed; the message names the line. Nothing is written then.
     """
-    lines = Lines(stream)
+    lines = ExportLines(stream)
     with journal.files.journal.write() as connection:
         if journal.head:
             raise ConflictError(
@@ -178,7 +178,7 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
             raise DeltaMemError(f"the entries of the file contradict each other: {problems[0]}")
         state = journal.state()
         for memory in state.memories[: header.memories]:
-            listed = lines.next(_Memory)
+            listed = lines.next(_MemoryLine)
             if not same(listed.record(listed.id), memory):
                 raise lines.wrong(f"the file lists another {memory.id} than its entries add up to")
         if len(state) != header.memories:
@@ -191,7 +191,7 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
     return Counts(header.entries, header.memories, header.dialogues, header.plugins)
 
 
-def _store(journal: OwnerJournal, lines: Lines, name: str) -> PluginStore:
+def _store(journal: OwnerJournal, lines: ExportLines, name: str) -> PluginStore:
     try:
         kind: type[PluginStore] = plugins.load("stores", name)
     except DeltaMemError as error:
@@ -199,7 +199,7 @@ def _store(journal: OwnerJournal, lines: Lines, name: str) -> PluginStore:
     return journal.files.beside(kind)
 
 
-def _restore_entry(connection: sqlite3.Connection, owner_id: int, position: int, lines: Lines) -> None:
+def _restore_entry(connection: sqlite3.Connection, owner_id: int, position: int, lines: ExportLines) -> None:
     """Write the next entry as another journal recorded it, marks and all."""
     entry = lines.next(_Entry).record()
     if entry.position != position:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from papers.episodic.memory import EpisodicMemory, Ingested, Recalled
+    from papers.episodic.memory import EpisodicMemory, IngestedTrajectory, Recalled
     from papers.episodic.records import AgentTrajectory, EpisodeSummary, Reflection, TurnAnalysis
     from papers.episodic.review import EpisodicSettings
 
@@ -17,7 +17,7 @@ __all__ = [
     "EpisodeSummary",
     "EpisodicMemory",
     "EpisodicSettings",
-    "Ingested",
+    "IngestedTrajectory",
     "Recalled",
     "Reflection",
     "TurnAnalysis",
@@ -27,5 +27,5 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "memory" if name in ("EpisodicMemory", "EpisodicSettings", "Ingested", "Recalled") else "records"
+    home = "memory" if name in ("EpisodicMemory", "EpisodicSettings", "IngestedTrajectory", "Recalled") else "records"
     return getattr(import_module(f"{__name__}.{home}"), name)

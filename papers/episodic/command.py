@@ -18,7 +18,7 @@ from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.records import ChangeRecord, OriginRecord
 
 if TYPE_CHECKING:
-    from papers.episodic import AgentTrajectory, EpisodeSummary, Ingested, Reflection
+    from papers.episodic import AgentTrajectory, EpisodeSummary, IngestedTrajectory, Reflection
 
 
 def _agent(options: Options) -> Options:
@@ -71,7 +71,7 @@ async def _add(options: Options, trajectories: Sequence[AgentTrajectory], *, kee
     return code
 
 
-def _ingested(done: Ingested) -> tuple[dict[str, Any], list[Line]]:
+def _ingested(done: IngestedTrajectory) -> tuple[dict[str, Any], list[Line]]:
     changes = [ChangeRecord.of(change).as_json() for change in done.changes]
     record = asdict(replace(done, changes=())) | {"changes": changes, "usage": dict(done.usage)}
     lines: list[Line] = [((done.trajectory, "cyan"), (f"  {done.outcome}  {done.usage.calls} calls", ""))]
@@ -101,7 +101,7 @@ def list_(options: Options) -> None:
 
 def show(options: Options, memory_id: MemoryId) -> None:
     """Show an episode with its turns, or a reflection and what it comes from."""
-    from papers.episodic.records import EpisodeSummary, Kind, Reflection, kind_of, turns_of
+    from papers.episodic.records import EpisodeSummary, RecordKind, Reflection, kind_of, turns_of
 
     options = _agent(options)
     with past(options) as journal:
@@ -110,7 +110,7 @@ def show(options: Options, memory_id: MemoryId) -> None:
         state = journal.state()
     memory = state[journal.memory_id(memory_id)]
     kind = kind_of(memory)
-    if kind is Kind.EPISODE:
+    if kind is RecordKind.EPISODE:
         episode = EpisodeSummary.of(memory)
         turns = turns_of(state, episode)
         record = asdict(episode) | {"turns": [asdict(turn) for turn in turns]}
@@ -118,7 +118,7 @@ def show(options: Options, memory_id: MemoryId) -> None:
         for turn in turns:
             lines.append(((f"  turn {turn.turn}  {turn.intent}", "bold"),))
             lines += _fields(asdict(turn), "action", "thought", "achieved_why")
-    elif kind is Kind.REFLECTION:
+    elif kind is RecordKind.REFLECTION:
         reflection = Reflection.of(memory)
         record = asdict(reflection) | {"origins": [OriginRecord.of(origin).as_json() for origin in origins]}
         lines = [_reflection_line(reflection), *_fields(record, "use_cases", "hints")]

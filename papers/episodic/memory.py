@@ -18,7 +18,7 @@ from papers.episodic.personal import PersonalData
 from papers.episodic.records import (
     AgentTrajectory,
     EpisodeSummary,
-    Kind,
+    RecordKind,
     Reflection,
     agent_owner,
     episodes_of,
@@ -28,7 +28,7 @@ from papers.episodic.review import EpisodicSettings, Review
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestedTrajectory:
     """What became of a trajectory."""
 
     trajectory: str
@@ -85,7 +85,7 @@ class EpisodicMemory:
         self._store = store
         self._owned = store.bank(self.owner)
 
-    async def ingest(self, trajectory: AgentTrajectory) -> Ingested:
+    async def ingest(self, trajectory: AgentTrajectory) -> IngestedTrajectory:
         """Review a trajectory: analyse its turns, find its episodes, sum each up, and learn from it.
 
         Every stage is recorded when it is done: the notes of some turns, the summary of an episode, the reflections of an
@@ -101,11 +101,11 @@ class EpisodicMemory:
             if self._owned.journal.session_position(done.id) is not None:
                 other = self._owned.journal.session_digest(done.id) != digest_of(done)
                 said = f"trajectory {done.id!r} was ingested before with other content; nothing was changed"
-                return Ingested(done.id, Outcome.KNOWN, notes=(said,) * other)
+                return IngestedTrajectory(done.id, Outcome.KNOWN, notes=(said,) * other)
             personal = await asyncio.to_thread(PersonalData, trajectory, self.settings.vocabulary)
             review = Review(trajectory, personal, self._owned, self._store.embedder, self._policy, self.settings)
             readable = await review.run()
-            return Ingested(
+            return IngestedTrajectory(
                 trajectory.id,
                 Outcome.APPLIED if readable else Outcome.UNREADABLE,
                 tuple(review.episodes),
@@ -142,9 +142,9 @@ def recall(owned: UserStore, embedder: Embedder, task: str, k: int, episodes: in
         raise DeltaMemError("the task is empty; say what is to be done")
     found = {
         kind: owned.search(embedder.queries, [task], count, {"kind": str(kind)})[0] if count > 0 else []
-        for kind, count in ((Kind.REFLECTION, k), (Kind.EPISODE, episodes))
+        for kind, count in ((RecordKind.REFLECTION, k), (RecordKind.EPISODE, episodes))
     }
     return Recalled(
-        tuple((Reflection.of(hit.memory), float(hit.similarity)) for hit in found[Kind.REFLECTION]),
-        tuple((EpisodeSummary.of(hit.memory), float(hit.similarity)) for hit in found[Kind.EPISODE]),
+        tuple((Reflection.of(hit.memory), float(hit.similarity)) for hit in found[RecordKind.REFLECTION]),
+        tuple((EpisodeSummary.of(hit.memory), float(hit.similarity)) for hit in found[RecordKind.EPISODE]),
     )

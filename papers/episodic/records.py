@@ -45,7 +45,7 @@ def is_agent(owner: str) -> bool:
     return owner.startswith(AGENT) and bool(owner.removeprefix(AGENT).strip())
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a memory of an agent is."""
 
     TURN = "turn"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AgentStep:
     """One thing that the agent did or got within a turn."""
 
     kind: Literal["assistant", "call", "result"]
@@ -67,7 +67,7 @@ class AgentTurn:
 
     user: str
     """Empty if the agent began."""
-    steps: tuple[Step, ...]
+    steps: tuple[AgentStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class TurnAnalysis:
 
     def memory(self, memory_id: str, trajectory: AgentTrajectory) -> Memory:
         """What is kept of it."""
-        return _memory(memory_id, f"{self.intent} {self.action}", trajectory, Kind.TURN, self)
+        return _memory(memory_id, f"{self.intent} {self.action}", trajectory, RecordKind.TURN, self)
 
     @classmethod
     def of(cls, memory: Memory) -> TurnAnalysis:
@@ -158,7 +158,7 @@ class EpisodeSummary:
 
     def memory(self, memory_id: str, trajectory: AgentTrajectory) -> Memory:
         """What is kept of it; a task is compared with situation and intent."""
-        return _memory(memory_id, f"{self.intent} {self.situation}", trajectory, Kind.EPISODE, self)
+        return _memory(memory_id, f"{self.intent} {self.situation}", trajectory, RecordKind.EPISODE, self)
 
     @property
     def line(self) -> str:
@@ -195,7 +195,7 @@ class Reflection:
 
     def memory(self, memory_id: str, trajectory: AgentTrajectory) -> Memory:
         """What is kept of it."""
-        return _memory(memory_id, self.text, trajectory, Kind.REFLECTION, self)
+        return _memory(memory_id, self.text, trajectory, RecordKind.REFLECTION, self)
 
     @classmethod
     def of(cls, memory: Memory) -> Reflection:
@@ -209,7 +209,7 @@ _BESIDE = frozenset({"id", "trajectory"})
 _EMPTY: Mapping[str, Value] = {"str": "", "bool": False, "int": 0, "float": 0.1}
 
 
-def _memory(memory_id: str, text: str, trajectory: AgentTrajectory, kind: Kind, record: Record) -> Memory:
+def _memory(memory_id: str, text: str, trajectory: AgentTrajectory, kind: RecordKind, record: Record) -> Memory:
     metadata: dict[str, object] = {"kind": str(kind), "trajectory": trajectory.id}
     metadata |= {name: getattr(record, name) for name in record.__dataclass_fields__ if name not in _BESIDE}
     return Memory(memory_id, text, trajectory.time, Metadata(metadata))
@@ -226,20 +226,20 @@ def _fields(record: type[Record], memory: Memory) -> dict[str, Any]:
     return found
 
 
-def kind_of(memory: Memory) -> Kind | None:
+def kind_of(memory: Memory) -> RecordKind | None:
     """What a memory of an agent is; None if something else wrote it."""
     value = memory.metadata.get("kind")
-    return Kind(value) if isinstance(value, str) and value in set(Kind) else None
+    return RecordKind(value) if isinstance(value, str) and value in set(RecordKind) else None
 
 
 def reflections_of(state: MemoryState) -> list[Reflection]:
     """The reflections of a memory state."""
-    return [Reflection.of(memory) for memory in state.memories if kind_of(memory) is Kind.REFLECTION]
+    return [Reflection.of(memory) for memory in state.memories if kind_of(memory) is RecordKind.REFLECTION]
 
 
 def episodes_of(state: MemoryState) -> list[EpisodeSummary]:
     """The episodes of a memory state."""
-    return [EpisodeSummary.of(memory) for memory in state.memories if kind_of(memory) is Kind.EPISODE]
+    return [EpisodeSummary.of(memory) for memory in state.memories if kind_of(memory) is RecordKind.EPISODE]
 
 
 def turns_of(state: MemoryState, episode: EpisodeSummary) -> list[TurnAnalysis]:
@@ -247,7 +247,7 @@ def turns_of(state: MemoryState, episode: EpisodeSummary) -> list[TurnAnalysis]:
     found = [
         TurnAnalysis.of(memory)
         for memory in state.memories
-        if kind_of(memory) is Kind.TURN and memory.metadata.get("trajectory") == episode.trajectory
+        if kind_of(memory) is RecordKind.TURN and memory.metadata.get("trajectory") == episode.trajectory
     ]
     return [turn for turn in found if episode.first <= turn.turn <= episode.last]
 
@@ -319,7 +319,7 @@ class _File(StrictModel):
     messages: Annotated[list[MessageIn], Field(min_length=1)]
 
     def trajectory(self) -> AgentTrajectory:
-        turns: list[tuple[str, list[Step]]] = []
+        turns: list[tuple[str, list[AgentStep]]] = []
         data: list[str] = []
         for message in self.messages:
             if message.role in ("system", "developer"):
@@ -332,13 +332,13 @@ class _File(StrictModel):
                 turns.append(("", []))
             steps = turns[-1][1]
             if message.text.strip():
-                steps.append(Step("result" if message.role == "tool" else "assistant", message.text))
+                steps.append(AgentStep("result" if message.role == "tool" else "assistant", message.text))
             if message.role == "tool":
                 data.append(message.text)
             for call in message.tool_calls or ():
                 given = call.function.arguments
                 written = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given or ""
-                steps.append(Step("call", f"{call.function.name}({written})"))
+                steps.append(AgentStep("call", f"{call.function.name}({written})"))
                 data.append(written)
         if not any(steps for _, steps in turns):
             raise DeltaMemError(f"trajectory {self.id!r} holds nothing that an agent said or did")

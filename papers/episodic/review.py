@@ -38,7 +38,7 @@ from papers.episodic.records import (
     AgentTrajectory,
     AgentTurn,
     EpisodeSummary,
-    Kind,
+    RecordKind,
     Reflection,
     TurnAnalysis,
     kind_of,
@@ -137,7 +137,7 @@ class Review:
         found: list[TurnAnalysis] = []
         while len(found) < len(trajectory.turns):
             first = len(found) + 1
-            if known := self._recorded(f"#turns-{first}", Kind.TURN):
+            if known := self._recorded(f"#turns-{first}", RecordKind.TURN):
                 found += map(TurnAnalysis.of, known)
                 continue
             numbers = range(first, min(first + batch, len(trajectory.turns) + 1))
@@ -164,7 +164,7 @@ class Review:
 
     async def _summary(self, number: int, turns: Sequence[TurnAnalysis]) -> EpisodeSummary | None:
         stage = f"#episode-{number}"
-        if known := self._recorded(stage, Kind.EPISODE):
+        if known := self._recorded(stage, RecordKind.EPISODE):
             return EpisodeSummary.of(known[0])
         first, last = turns[0].turn, turns[-1].turn
         answered = await self._ask_of(turns, SUMMARY_PROMPT, str, lambda text: read_summary(text, first, last))
@@ -181,8 +181,8 @@ class Review:
         if self._owned.journal.session_position(self.trajectory.id + stage) is not None:
             return True
         about = f"{summary.intent} {summary.situation} {summary.reflection}"
-        similar = await self._similar(about, Kind.EPISODE, self._settings.similar + 1)
-        hits = await self._similar(about, Kind.REFLECTION, self._settings.known)
+        similar = await self._similar(about, RecordKind.EPISODE, self._settings.similar + 1)
+        hits = await self._similar(about, RecordKind.REFLECTION, self._settings.known)
         shown = {hit.memory.id: Reflection.of(hit.memory) for hit in hits}
         others = [one for one in (EpisodeSummary.of(hit.memory) for hit in similar) if one.id != summary.id]
         beside = (
@@ -211,7 +211,7 @@ class Review:
         self.changes += changes
         return True
 
-    def _recorded(self, stage: str, kind: Kind) -> list[Memory]:
+    def _recorded(self, stage: str, kind: RecordKind) -> list[Memory]:
         """What a stage of this trajectory has recorded; empty if it is to be done.
 
         Raises:
@@ -315,7 +315,7 @@ class Review:
                 else:
                     raise
 
-    async def _similar(self, text: str, kind: Kind, k: int) -> list[Hit]:
+    async def _similar(self, text: str, kind: RecordKind, k: int) -> list[Hit]:
         if k < 1:
             return []
         (hits,) = await asyncio.to_thread(self._owned.search, self._embedder.queries, [text], k, {"kind": str(kind)})

@@ -23,7 +23,7 @@ from deltamem.server.operations import MemoryText, Time, whole
 from deltamem.server.problems import Problem, responses
 from deltamem.server.routes import OwnerKind, Routes, ToolSpec
 from deltamem.server.service import Service
-from papers.episodic import EpisodicMemory, Ingested, Recalled
+from papers.episodic import EpisodicMemory, IngestedTrajectory, Recalled
 from papers.episodic.records import (
     AGENT,
     AgentTrajectory,
@@ -81,7 +81,7 @@ class IngestedOut(StrictModel):
     usage: UsageRecord
 
     @classmethod
-    def of(cls, done: Ingested) -> IngestedOut:
+    def of(cls, done: IngestedTrajectory) -> IngestedOut:
         """What the library said."""
         return cls(
             trajectory=done.trajectory,

@@ -31,7 +31,7 @@ from eval.systems.deltamem import TurnIds, open_store
 from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens
 from papers.episodic import AgentTrajectory, EpisodeSummary, EpisodicMemory, EpisodicSettings, Reflection
 from papers.episodic.reading import PROMPTS, REFLECTIONS_PROMPT, SUMMARY_PROMPT, TURNS_PROMPT
-from papers.episodic.records import Kind, kind_of, split_stage
+from papers.episodic.records import RecordKind, kind_of, split_stage
 
 _ONE_TURN = 2
 """Places of one turn of a trajectory: the user's and the agent's."""
@@ -207,9 +207,9 @@ def as_trajectory(session: DialogueSession) -> tuple[AgentTrajectory, tuple[tupl
 def _line(memory: Memory) -> str | None:
     """A lesson or an episode as it is shown; None for notes on turns, which are not searched."""
     match kind_of(memory):
-        case Kind.REFLECTION:
+        case RecordKind.REFLECTION:
             return Reflection.of(memory).line
-        case Kind.EPISODE:
+        case RecordKind.EPISODE:
             return EpisodeSummary.of(memory).line
     return None
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
 from deltamem.journal.beside import PluginStore, file_kind
-from deltamem.journal.lines import Line, Lines, Number, Positive, Time
+from deltamem.journal.lines import ExportLine, ExportLines, Number, Positive, Time
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Forgotten
 from deltamem.journal.rows import create_owner, owner_id
@@ -103,7 +103,7 @@ class StaleIntentsError(ConflictError):
     """Something was written to a collection, or erased, since it was read."""
 
 
-class _Label(Line):
+class _Label(ExportLine):
     version: Positive
     step: Number
     facet: Facet
@@ -111,22 +111,22 @@ class _Label(Line):
     into: str | None
 
 
-class _Note(Line):
+class _NoteLine(ExportLine):
     scope: str
     text: str
 
 
-class _Collection(Line):
+class _Collection(ExportLine):
     """A collection in an export; the lines of its steps follow."""
 
     name: str
     labeller: str
     intents: Number
     labels: list[_Label]
-    notes: list[_Note]
+    notes: list[_NoteLine]
 
 
-class _Intent(Line):
+class _Intent(ExportLine):
     id: str
     role: str
     time: Time
@@ -198,9 +198,9 @@ class IntentStore(PluginStore):
                 connection.execute("UPDATE collections SET erasures = erasures + 1 WHERE id = ?", (collection,))
             self.database.purge_after()
 
-    def exported(self, owner: str) -> list[Line]:
+    def exported(self, owner: str) -> list[ExportLine]:
         """A line for each collection, with its labels and notes, and behind it one for each step."""
-        lines: list[Line] = []
+        lines: list[ExportLine] = []
         for name, records in self.collections(owner).items():
             lines.append(
                 _Collection(
@@ -217,13 +217,13 @@ class IntentStore(PluginStore):
                         )
                         for one in records.versions
                     ],
-                    notes=[_Note.model_validate(note) for note in records.notes],
+                    notes=[_NoteLine.model_validate(note) for note in records.notes],
                 )
             )
             lines += map(_Intent.of, records.snippets)
         return lines
 
-    def read(self, lines: Lines, count: int) -> dict[str, IntentRecords]:
+    def read(self, lines: ExportLines, count: int) -> dict[str, IntentRecords]:
         """The collections that `count` lines hold."""
         collections: dict[str, IntentRecords] = {}
         while count > 0:
