@@ -27,74 +27,47 @@ if TYPE_CHECKING:
 ToolRole = Literal["tool", "user"]
 
 
-def _option(
-    name: str, help_text: str, metavar: str | None = None, panel: str | None = None, minimum: float | None = None
-) -> Any:
-    """An option that is also a variable ``DELTAMEM_NAME``."""
-    variable = "DELTAMEM_" + name.removeprefix("--").replace("-", "_").upper()
-    return typer.Option(name, envvar=variable, metavar=metavar, help=help_text, rich_help_panel=panel, min=minimum)
-
-
 _INDEX = "Index"
 _MODEL = "Model (add, doctor)"
+
+
+def _option(help_text: str, metavar: str | None = None, panel: str | None = None, minimum: float | None = None) -> Any:
+    """An option that is named by its field and is also a variable ``DELTAMEM_FIELD``, see `_option_fields`."""
+    return typer.Option(metavar=metavar, help=help_text, rich_help_panel=panel, min=minimum)
+
+
+_WINDOW = "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split."
+_ROLE = "Role of the messages with search results; services that refuse 'tool' take 'user'."
+_CHECKPOINT = "Folder of a trained model: asked with its own prompts, in this process if no --base-url names an endpoint."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options that every command takes, also as ``DELTAMEM_*`` variables; ``--help`` describes each."""
 
-    bank: Annotated[Path, _option("--bank", "Folder of the memory bank.", "DIR")] = Path("deltamem-bank")
-    owner: Annotated[str | None, _option("--owner", "Whose memory. Required, except by doctor.", "NAME")] = None
+    bank: Annotated[Path, _option("Folder of the memory bank.", "DIR")] = Path("deltamem-bank")
+    owner: Annotated[str | None, _option("Whose memory. Required, except by doctor.", "NAME")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON to standard output, and nothing else.")] = False
-    embedder: Annotated[str, _option("--embedder", "Embedding model: a name, a folder or a hub name.", "NAME", _INDEX)] = (
+    embedder: Annotated[str, _option("Embedding model: a name, a folder or a hub name.", "NAME", _INDEX)] = (
         "all-MiniLM-L6-v2"
     )
     index_url: Annotated[
-        str | None,
-        _option("--index-url", "Chroma server that holds the index, instead of the bank's folder.", "URL", _INDEX),
+        str | None, _option("Chroma server that holds the index, instead of the bank's folder.", "URL", _INDEX)
     ] = None
-    base_url: Annotated[
-        str | None, _option("--base-url", "OpenAI-compatible endpoint, up to and including /v1.", "URL", _MODEL)
-    ] = None
+    base_url: Annotated[str | None, _option("OpenAI-compatible endpoint, up to and including /v1.", "URL", _MODEL)] = None
     model: Annotated[
-        str | None, _option("--model", "Model at the endpoint; may be left out if it serves only one.", "NAME", _MODEL)
+        str | None, _option("Model at the endpoint; may be left out if it serves only one.", "NAME", _MODEL)
     ] = None
     api_key_env: Annotated[
-        str,
-        _option("--api-key-env", "Environment variable that holds the endpoint's key, if it needs one.", "VARIABLE", _MODEL),
+        str, _option("Environment variable that holds the endpoint's key, if it needs one.", "VARIABLE", _MODEL)
     ] = "OPENAI_API_KEY"
-    window: Annotated[
-        int | None,
-        _option(
-            "--window",
-            "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split.",
-            "TOKENS",
-            _MODEL,
-            minimum=1,
-        ),
-    ] = None
-    temperature: Annotated[float, _option("--temperature", "Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
-    tool_role: Annotated[
-        ToolRole,
-        _option(
-            "--tool-role",
-            "Role of the messages with search results; services that refuse 'tool' take 'user'.",
-            None,
-            _MODEL,
-        ),
-    ] = "tool"
-    checkpoint: Annotated[
-        Path | None,
-        _option(
-            "--checkpoint",
-            "Folder of a trained model: asked with its own prompts, in this process if no --base-url names an endpoint.",
-            "DIR",
-            _MODEL,
-        ),
-    ] = None
-    person: Annotated[
-        str | None, _option("--person", "How memories name the person; by default as --owner does.", "NAME", _MODEL)
-    ] = None
+    window: Annotated[int | None, _option(_WINDOW, "TOKENS", _MODEL, minimum=1)] = None
+    temperature: Annotated[float, _option("Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
+    tool_role: Annotated[ToolRole, _option(_ROLE, None, _MODEL)] = "tool"
+    checkpoint: Annotated[Path | None, _option(_CHECKPOINT, "DIR", _MODEL)] = None
+    person: Annotated[str | None, _option("How memories name the person; by default as --owner does.", "NAME", _MODEL)] = (
+        None
+    )
 
     def report(self, record: Mapping[str, Any], lines: Iterable[Line]) -> None:
         """Write a result to standard output, as JSON or for people."""
@@ -147,12 +120,18 @@ def takes_options(
 
 
 def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(kind)
-        if any(isinstance(one, OptionInfo) for one in getattr(hints[field.name], "__metadata__", ()))
-    ]
+    hints, parameters = get_type_hints(kind, include_extras=True), []
+    for field in fields(kind):
+        for info in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                if not isinstance(info.default, str):  # typer takes the first name for a default until it builds the command
+                    info.envvar = f"DELTAMEM_{field.name.upper()}"
+                parameters.append(
+                    inspect.Parameter(
+                        field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                    )
+                )
+    return parameters
 
 
 def check_bank(options: Options) -> None:
