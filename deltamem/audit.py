@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from deltamem.embedding import Vectors
-from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind
+from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.memory import Memory, MemoryState
 from deltamem.text import (
     MONTHS,
@@ -36,7 +35,6 @@ from deltamem.text import (
 
 if TYPE_CHECKING:
     from deltamem.bank.store import UserStore
-    from deltamem.journal.owner import OwnerJournal
 
 _BLOCK = 256  # Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB
 
@@ -165,27 +163,18 @@ def audit(
 def audit_owner(owned: UserStore, person_name: str) -> Audit:
     """Audit the present memories of an owner against what was said in their sessions and written in their edits."""
     state = owned.bank.state
-    sources = {memory_id: _source_of(owned.journal, memory_id) for memory_id in state}
+    sources: dict[str, str | None] = {}
+    for memory_id in state:
+        texts: list[str] = []
+        for entry, change in owned.journal.history(memory_id):
+            if entry.undone or change.event not in (ChangeEvent.ADD, ChangeEvent.UPDATE):
+                continue
+            if entry.kind is EntryKind.SESSION:
+                texts += [turn.content for turn in owned.journal.dialogue(entry.position) or ()]
+            elif entry.kind is EntryKind.EDIT and change.after is not None:
+                texts.append(change.after.text)  # what somebody wrote is its own source
+        sources[memory_id] = "\n".join(texts) or None
     return audit(state, owned.bank.vectors(list(state)), sources, person_name=person_name)
-
-
-def _source_of(journal: OwnerJournal, memory_id: str) -> str | None:
-    """What was said in the sessions, and written in the edits, that shaped a memory; None if that is not stored."""
-    said = [
-        text
-        for entry, change in journal.history(memory_id)
-        if not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
-        for text in _said(journal, entry, change)
-    ]
-    return "\n".join(said) or None
-
-
-def _said(journal: OwnerJournal, entry: Entry, change: Change) -> list[str]:
-    """What the text of a change can be checked against."""
-    if entry.kind is EntryKind.SESSION:
-        return [turn.content for turn in journal.dialogue(entry.position) or ()]
-    # What somebody wrote is its own source.
-    return [change.after.text] if entry.kind is EntryKind.EDIT and change.after is not None else []
 
 
 def _facts(text: str, name: frozenset[str]) -> _Facts:
@@ -266,7 +255,9 @@ def _missing(memory: Memory, source: _Source, spread: Mapping[str, int], name: f
     missing = []
     for item in items:
         if item.kind is Kind.DATE:
-            if not source.dated and not _is_session_date(item.text, memory.time):
+            time = memory.time
+            own = (f"{time:%Y-%m-%d}", f"{time:%Y-%m}", f"{time:%m-%d}", f"{time:%m}", f"{time:%A}".casefold())
+            if not source.dated and item.text not in own:
                 missing.append(item.text)
         else:
             missing += [word for word in item.text.split() if not _occurs(word, source.words) and stem(word) not in name]
@@ -284,11 +275,6 @@ def _read_source(source: str) -> _Source:
     raw = frozenset(word.casefold() for word in words(source))
     dated = bool(raw & _DATE_WORDS) or any(item.kind is Kind.DATE for item in salient_items(source))
     return _Source(raw | {stem(word) for word in raw}, dated)
-
-
-def _is_session_date(text: str, time: datetime) -> bool:
-    forms = (f"{time:%Y-%m-%d}", f"{time:%Y-%m}", f"{time:%m-%d}", f"{time:%m}", f"{time:%A}".casefold())
-    return text in forms
 
 
 def _after_verb(text: str, name: frozenset[str]) -> list[str]:

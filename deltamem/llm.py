@@ -39,17 +39,9 @@ _DOES_NOT_FIT = re.compile(
 
 
 def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: str, api_key_env: str) -> LLMError:
-    """Turn a failure of the client into one sentence.
+    """Turn what the client raised after its retries into one sentence; a `ContextLengthError` if the request was too long.
 
-    Args:
-        error: What the client raised after its retries.
-        endpoint: The base URL.
-        model: The model that was asked for.
-        api_key: The key that was sent; should the server repeat it, it is taken out.
-        api_key_env: Environment variable that the key came from.
-
-    Returns:
-        The error to raise; a `ContextLengthError` if the request was too long.
+    Should the server repeat the key that was sent, it is taken out.
     """
     reason = quoted(_reason(error), api_key)
     if isinstance(error, openai.APITimeoutError) and not _lost_by_aiohttp(error):
@@ -452,18 +444,11 @@ class LLM:
         scope: str = "",
         sample: int = 0,
     ) -> Answer:
-        """Let the model answer a conversation.
+        """Let the model answer a conversation; messages and options as in the OpenAI protocol, `extra_body` beyond it.
 
-        Args:
-            messages: With ``role`` and ``content``.
-            temperature: Of the sampling.
-            max_tokens: Token limit of the answer; None leaves it to the endpoint (vLLM: the rest of the window).
-            seed: Of the sampling, for endpoints that take one.
-            response_format: As in the OpenAI protocol.
-            tools: Functions that the model may call, likewise.
-            extra_body: Fields outside the OpenAI protocol.
-            scope: For whom the answer is cached; one scope never gets another's answer.
-            sample: Number of the draw. Another number asks anew where the cache, or a fixed seed, would repeat the answer.
+        Without `max_tokens` the endpoint sets a limit (vLLM: the rest of the window). The answer is cached for its `scope`,
+        and one scope never gets another's. Another number of the draw, `sample`, asks anew where the cache, or a fixed seed,
+        would repeat the answer.
 
         Raises:
             ContextLengthError: If the messages and `max_tokens` do not fit the model's window.
@@ -512,13 +497,7 @@ class LLM:
         temperature: float | None = None,
         extra_body: Mapping[str, object] | None = None,
     ) -> Answer:
-        """Make sure that the endpoint answers a conversation, past the cache, at the cost of a few tokens.
-
-        Args:
-            messages: With ``role`` and ``content``.
-            max_tokens: Token limit of the answer.
-            temperature: Of the sampling; None leaves it to the endpoint.
-            extra_body: Fields outside the OpenAI protocol.
+        """Make sure that the endpoint answers a conversation, past the cache, at the cost of a few tokens; as `chat`.
 
         Raises:
             LLMError: If it does not; the message says why.

@@ -134,14 +134,10 @@ class MemoryManager:
     def session(
         self, session_id: str, time: datetime, turns: Sequence[Turn], metadata: Mapping[str, object] | None = None
     ) -> Session:
-        """A session of this owner, ready for `ingest`.
+        """A session of this owner, ready for `ingest`; its id is unique among them, and each is applied once.
 
-        Args:
-            session_id: Unique among the owner's sessions; each is applied once.
-            time: When it took place.
-            turns: What was said.
-            metadata: Each memory that the session adds gets it. A memory that it rewrites gets its keys beside those it
-                has, of which equal ones are replaced: like the time, they tell of the session that wrote last.
+        Each memory that the session adds gets its metadata. A memory that it rewrites gets its keys beside those it has, of
+        which equal ones are replaced: like the time, they are of the session that wrote last.
 
         Raises:
             DeltaMemError: If the metadata is not flat, see `deltamem.memory.Metadata`.
@@ -153,12 +149,6 @@ class MemoryManager:
 
         When this returns with the outcome ``applied`` the session is on disk and survives a crash. A session id that was
         applied before changes nothing. Sessions of one owner take turns.
-
-        Args:
-            session: The dialogue; see `session`.
-
-        Returns:
-            What happened, with the states before and after.
 
         Raises:
             DeltaMemError: If the session has no id or no turns, or belongs to somebody else.
@@ -182,12 +172,9 @@ class MemoryManager:
         return await asyncio.to_thread(self._owned.enqueue, session)
 
     async def ingest_job(self, job_id: str) -> Transition | None:
-        """Read the session of a job, as `ingest` does.
+        """Read the session of a job, as `ingest` does; None if there is no such job now, or it is done.
 
         The session is fetched when its turn has come: what was forgotten while it waited is not in it any more.
-
-        Returns:
-            What happened; None if there is no such job now, or it is done.
 
         Raises:
             LLMError: If the model cannot be reached; nothing is recorded then.
@@ -200,14 +187,9 @@ class MemoryManager:
     async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, as one journal entry: all of it or nothing.
 
-        When this returns the entry is on disk. What is retracted keeps its history; `forget` erases.
-
-        Args:
-            edits: `deltamem.edits.Add`, `Update` and `Retract`, applied in order.
-            actor: Who writes: a person, a program, a key. Recorded with the entry.
-
-        Returns:
-            The entry; its changes, one an edit, name the ids of what was added.
+        When this returns the entry is on disk; its changes, one an edit, name the ids of what was added. The edits
+        (`deltamem.edits`) are applied in order. What is retracted keeps its history; `forget` erases. `actor` says who
+        writes: a person, a program, a key.
 
         Raises:
             DeltaMemError: If there are no edits, `actor` or a text is empty, metadata is not flat, or a memory is not in
@@ -217,12 +199,7 @@ class MemoryManager:
             return await asyncio.to_thread(self._owned.edit, edits, actor)
 
     async def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
-        """The `k` memories most similar to a query, by falling similarity.
-
-        Args:
-            query: What to look for.
-            k: How many memories at most.
-            filters: What their metadata must meet, see `deltamem.filters`.
+        """The `k` memories most similar to a query that meet the filters (`deltamem.filters`), by falling similarity.
 
         Raises:
             FilterError: If the filters cannot be understood.
@@ -364,9 +341,7 @@ class MemoryManager:
     async def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
         """Read what `export` wrote into this owner's empty journal; vectors are computed again.
 
-        Args:
-            stream: The export.
-            rename: Accept the export of an owner with another name.
+        With `rename` the export of an owner with another name is accepted.
 
         Raises:
             DeltaMemError: If the journal is not empty or the export is damaged; nothing is imported then.

@@ -225,12 +225,7 @@ class QueryBatcher:
 
 
 async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]) -> None:
-    """Run an episode to its end.
-
-    Args:
-        episode: Has just begun.
-        policy: Writes the assistant texts.
-        search: Finds memories for a list of queries.
+    """Run an episode that has just begun to its end.
 
     Raises:
         Exception: Whatever the policy or the search raises; the episode keeps what went before.

@@ -30,12 +30,7 @@ def partial_file(path: Path) -> Iterator[Path]:
     """An empty file beside a path that takes the path's name when the block ends well.
 
     One writer of a path at a time, whoever comes second waits. What a killed writer left is written over by the next one.
-
-    Args:
-        path: The final name; an older file of that name stays until then.
-
-    Yields:
-        Where to write. If the block raises, nothing remains.
+    An older file of the final name stays until then. If the block raises, nothing remains.
     """
     partial = path.with_name(f".{path.name}.partial")
     with _locked_file(partial):
@@ -75,11 +70,7 @@ def remove_partial(folder: Path) -> None:
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file that takes its name only when it has been written whole (see `partial_file`).
-
-    Yields:
-        The open file. If the block raises, nothing remains.
-    """
+    """Open a UTF-8 text file that takes its name only when it has been written whole, see `partial_file`."""
     with partial_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield file
 
@@ -228,13 +219,7 @@ class RecordFile(JsonLines[Record]):
     """Records of one pydantic model, one a line; defaults are not written."""
 
     def __init__(self, path: Path, model: type[Record], key: Callable[[Record], str]) -> None:
-        """Open the file, or make it; see `JsonLines`.
-
-        Args:
-            path: The file.
-            model: What a line holds.
-            key: Names a record.
-        """
+        """Open the file, or make it; a line holds a `model`, which `key` names. See `JsonLines`."""
         self._model = model
         self._name = key
         super().__init__(path)
@@ -251,10 +236,7 @@ class RecordFile(JsonLines[Record]):
 
 
 def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
-    """Read a `RecordFile` and leave it as it is; a run may still be writing it.
-
-    Returns:
-        The last record of each key, keys in the order in which they first occur. An incomplete last line is left out.
+    """The last record of each key of a `RecordFile`, keys as they first occur; a run may still be writing it.
 
     Raises:
         DeltaMemError: If a line is not a record; names file and line.
@@ -288,11 +270,9 @@ PACKAGES = (
 
 
 def git_commit(folder: Path = Path(__file__).parent) -> str | None:
-    """The commit of the checkout that a folder lies in.
+    """The full hash of the commit of the checkout that a folder lies in, ``-dirty`` appended if tracked files were changed.
 
-    Returns:
-        The full hash, with ``-dirty`` appended if tracked files were changed since; None outside a checkout, before the
-        first commit or without git.
+    None outside a checkout, before the first commit or without git.
     """
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -333,14 +313,7 @@ _WEIGHTS = {".bin", ".gguf", ".pt", ".pth"}
 
 
 def weights_sha256(path: Path) -> dict[str, str]:
-    """sha256 of the files of weights of a model's folder, by name; of a folder with safetensors these alone.
-
-    Args:
-        path: The folder, or one file of weights.
-
-    Returns:
-        Empty where there are none, or nothing of that name is on this machine.
-    """
+    """sha256 of one file of weights, or of those in a model's folder, by name; of a folder with safetensors these alone."""
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
     found = [file for file in files if file.suffix == ".safetensors"] or [file for file in files if file.suffix in _WEIGHTS]
     return {file.name: file_sha256(file) for file in found}
@@ -458,10 +431,7 @@ def run_tasks(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         try:
             return runner.run(main())
         except BaseExceptionGroup as group:
-            raise _first_cause(group) from group
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+            cause: BaseException = group
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            raise cause from group

@@ -39,15 +39,10 @@ class ReadableBank(Protocol):
         ...
 
     def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
-        """Find the `k` most similar memories for each query.
+        """Find the `k` most similar memories for each of the unit vectors, shape ``(queries, dim)``.
 
-        Args:
-            query_vectors: Unit vectors, shape ``(queries, dim)``.
-            k: How many memories a query returns at most.
-            among: Ids of the only memories that may be found; None for all. Ids that are not in the bank do not matter.
-
-        Returns:
-            One list a query, by falling similarity; equal similarities keep the order of the state.
+        Only memories whose ids are `among` these are found; None for all. Returns one list a query, by falling similarity;
+        equal similarities keep the order of the state.
         """
         ...
 
@@ -65,12 +60,9 @@ class MemoryBank(ReadableBank, Protocol):
     """Holds and searches one owner's memory state. There is no bank without an owner."""
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
-        """Replace the state.
+        """Replace the state by that of a journal position.
 
-        Args:
-            state: The next state.
-            vectors: The unit vector, shape ``(dim,)``, of every memory that is new or whose text has changed, by id.
-            position: The journal position that the next state stands for.
+        `vectors` are by id the unit vectors, shape ``(dim,)``, of all memories that are new or whose text has changed.
 
         Raises:
             ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
@@ -83,12 +75,7 @@ class MemoryBank(ReadableBank, Protocol):
 
 
 def merge_hits(rankings: Iterable[Sequence[Hit]]) -> list[Memory]:
-    """Join the results of several queries as `search_memory` shows them.
-
-    Returns:
-        Memories in the order of the queries and, within a query, of its ranking; a memory that an earlier query returned is
-        not repeated.
-    """
+    """Join the results of several queries as `search_memory` shows them: one after the other, each memory once."""
     return list(dict.fromkeys(hit.memory for ranking in rankings for hit in ranking))
 
 
@@ -103,13 +90,7 @@ def stale_ids(before: MemoryState, after: MemoryState) -> list[str]:
 
 
 def fresh_vectors(before: MemoryState, after: MemoryState, vectors: Mapping[str, Vectors], dim: int) -> dict[str, Vectors]:
-    """The vectors of the `stale_ids` of an update.
-
-    Args:
-        before: The state that is replaced.
-        after: The next state.
-        vectors: Vectors by memory id; more than needed does no harm.
-        dim: Length of the vectors that the bank holds; 0 if it holds none.
+    """The vectors of the `stale_ids` of an update; `dim` is the length of those that the bank holds, 0 if it holds none.
 
     Raises:
         ValueError: If a vector is missing, or is not of shape ``(dim,)``.
@@ -146,13 +127,7 @@ class SnapshotBank:
     """
 
     def __init__(self, owner: str, state: MemoryState, vectors: Vectors, position: int = 0) -> None:
-        """Bind a state to its vectors.
-
-        Args:
-            owner: Whose memories these are.
-            state: The memories.
-            vectors: Unit vectors, shape ``(len(state), dim)``, row i for the i-th memory.
-            position: The journal position that the state stands for.
+        """Bind an owner's state to its unit vectors, shape ``(len(state), dim)``, row i for the i-th memory.
 
         Raises:
             ValueError: If the number of rows differs from the number of memories.
@@ -219,12 +194,7 @@ class SnapshotBank:
 
 
 def best_rows(similarity: Vectors, k: int) -> npt.NDArray[np.intp]:
-    """Rows of the `k` largest values, falling; equal values keep their order.
-
-    Args:
-        similarity: Shape ``(rows,)``.
-        k: How many rows at most.
-    """
+    """Rows of the `k` largest values of shape ``(rows,)``, falling; equal values keep their order."""
     rows = len(similarity)
     if rows <= _SORT_WHOLE or not 0 < k < rows:
         return np.argsort(-similarity, kind="stable")[:k]

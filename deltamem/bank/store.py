@@ -130,14 +130,9 @@ class UserStore:
         filters: Mapping[str, object] | None = None,
         among: Set[str] | None = None,
     ) -> list[list[Hit]]:
-        """Find the `k` most similar memories for each query.
+        """Find the `k` most similar memories for each query, which `embed` turns into vectors.
 
-        Args:
-            embed: Turns queries into vectors.
-            queries: What to look for.
-            k: How many memories a query returns at most.
-            filters: What their metadata must meet, see `deltamem.filters`.
-            among: Ids of the only memories that may be found; None for all.
+        Their metadata must meet the `filters` (see `deltamem.filters`), and their ids be `among` these, if given.
 
         Raises:
             FilterError: If the filters cannot be understood.
@@ -193,11 +188,7 @@ class UserStore:
             return self.journal.enqueue(session)
 
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
-        """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.
-
-        Args:
-            edits: What to do, in order.
-            actor: Who does it.
+        """Write, correct and retract memories in order, all of it or nothing; durable when this returns.
 
         Raises:
             DeltaMemError: If `actor` is empty, there are no edits, a memory is not in the state, or a text is empty.
