@@ -60,16 +60,11 @@ def first_error(error: ValidationError, whole: str = "", *, messages: Mapping[st
 
 
 def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config_dir: Path = CONFIGS) -> NoReturn:
-    """Run a command under Hydra and exit.
+    """Run a command with its composed configuration, the file ``config_name.yaml`` of a folder or `CONFIGS`, and exit.
 
     Exit code: what the task returns (None is 0); 2 for an unknown key, an unreadable override, a `DeltaMemError` or what
     the operating system refuses (no permission, no space); 130 when interrupted. Any other exception is a defect of ours
     and keeps its stack trace. With ``HYDRA_FULL_ERROR=1`` in the environment nothing is shortened.
-
-    Args:
-        task: Takes the composed configuration.
-        config_name: Name of the primary configuration file, without ``.yaml``.
-        config_dir: Folder of the configuration files; what is not there is looked for in `CONFIGS`.
     """
     try:
         import hydra
@@ -148,11 +143,7 @@ def _search_path(config_dir: Path) -> list[str]:
 
 
 def validated(config: DictConfig, model: type[Config]) -> Config:
-    """Turn a composed configuration into a typed object.
-
-    Args:
-        config: What Hydra composed.
-        model: A `StrictModel`, so that keys added with ``+`` are refused too.
+    """Turn a composed configuration into a `StrictModel`, so that keys added with ``+`` are refused too.
 
     Raises:
         DeltaMemError: If a value is missing, unknown or of the wrong type; names the key.

@@ -42,15 +42,9 @@ Edit = Add | Update | Retract
 
 
 def take_edits(state: MemoryState, edits: Sequence[Edit], new_ids: Iterator[str]) -> tuple[MemoryState, tuple[Change, ...]]:
-    """Apply edits one after the other.
+    """Apply edits one after the other; a later one sees what the earlier ones did.
 
-    Args:
-        state: The prior state.
-        edits: What to do, in order; a later one sees what the earlier ones did.
-        new_ids: Ids for the added memories.
-
-    Returns:
-        The next state, and one change an edit. An Update that changes nothing is recorded as NONE.
+    Returns the next state, and one change an edit. An Update that changes nothing is recorded as NONE.
 
     Raises:
         DeltaMemError: If there are no edits, a memory is not in the state, a text is empty, or metadata is not flat.

@@ -231,14 +231,10 @@ def is_endpoint(name: str) -> bool:
 def load_embedder(
     name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128, max_texts: int = 500_000
 ) -> CachedEmbedder:
-    """Load an embedder by name, with a cache in front.
+    """Load an embedder by name, with a cache of so many texts in front.
 
-    Args:
-        name: A sentence-transformers model (see `SentenceTransformerEmbedder`), or ``http://host:port/v1#model`` for one
-            behind an OpenAI-compatible endpoint.
-        device: Torch device of a local model.
-        batch_size: Texts a forward pass, or a request.
-        max_texts: How many texts the cache remembers.
+    The name is that of a sentence-transformers model (see `SentenceTransformerEmbedder`), or ``http://host:port/v1#model``
+    for one behind an OpenAI-compatible endpoint. A batch is a forward pass, or a request.
 
     Raises:
         EmbedderUnavailableError: If the model cannot be loaded; the message says which command fetches it.

@@ -121,15 +121,11 @@ class _UnreadableError(Exception):
 
 
 def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -> AssistantTurn:
-    """Read one assistant text.
+    """Read one assistant text: the queries or the operations, and the violations. Never raises, whatever the text.
 
-    Args:
-        text: The whole turn without its end-of-turn token, also what the chat template has written of it.
-        known_ids: Ids of the memory state; an operation on any other id is refused.
-        thinking: Whether the turn must begin with a think block; if not, there may be an empty one.
-
-    Returns:
-        The queries or the operations, and the violations. Never raises, whatever the text.
+    The text is the whole turn without its end-of-turn token, also what the chat template has written of it. An operation on
+    any other id than the known ones of the memory state is refused. With `thinking` the turn must begin with a think block;
+    without, there may be an empty one.
     """
     violations: list[Violation] = []
     think = _THINK.match(text.lstrip())
@@ -230,13 +226,9 @@ _THOUGHT = "<think>[^<]{1,600}</think>"
 def turn_pattern(messages: Sequence[Message], config: EpisodeConfig) -> str:
     """A regular expression of readable assistant turns, for servers that keep a model to one (guided decoding).
 
-    A search has up to five queries, an answer up to sixteen operations. UPDATE and NONE name an id that a search has shown,
-    and are impossible before; the last turn cannot search. Whether operations repeat or contradict each other is left to the
-    model. Everything is bounded, so that a model without a sense for an end comes to one.
-
-    Args:
-        messages: The conversation so far.
-        config: Of the episode.
+    A search has up to five queries, an answer up to sixteen operations. UPDATE and NONE name an id that a search in the
+    messages has shown, and are impossible before; the last turn cannot search. Whether operations repeat or contradict each
+    other is left to the model. Everything is bounded, so that a model without a sense for an end comes to one.
     """
     operations = [rf'\{{"text": "{_SAID}", "event": "ADD"\}}']
     if ids := _shown_ids(messages):
@@ -440,15 +432,10 @@ class Episode:
         self._failure: str | None = None
 
     def read(self, text: str, *, truncated: bool = False) -> Search | Refused | Finished:
-        """Take one assistant text.
+        """Take one assistant text, see `read_turn`; `truncated` if the engine stopped at a token limit.
 
-        Args:
-            text: The whole turn without its end-of-turn token, also what the chat template has written of it.
-            truncated: Whether the engine stopped at a token limit.
-
-        Returns:
-            `Search` if the model asked for memories and may go on, `Refused` if its turn had no readable action and it may
-            go on, else `Finished`.
+        Returns `Search` if the model asked for memories and may go on, `Refused` if its turn had no readable action and it
+        may go on, else `Finished`.
         """
         self.messages.append(Message(role="assistant", content=text))
         self._turns += 1
@@ -548,16 +535,10 @@ class Scorer(Protocol):
     """Scores a finished episode against its labelled session."""
 
     def __call__(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> tuple[dict[str, float], Any]:
-        """Score one episode.
+        """Score one finished episode against its session's prior state and target operations.
 
-        Args:
-            labelled: The session with its prior state and target operations.
-            trajectory: The finished episode.
-            embed: Embeds memory texts.
-
-        Returns:
-            Flat figures, whose keys are the same for every episode: ``reward`` is what the policy is trained on, the others
-            are metrics. And for a reader a dataclass of plain JSON values: the score with its parts, the matched pairs and
-            what is left over.
+        Returns flat figures, whose keys are the same for every episode: ``reward`` is what the policy is trained on, the
+        others are metrics. And for a reader a dataclass of plain JSON values: the score with its parts, the matched pairs
+        and what is left over.
         """
         ...

@@ -33,13 +33,7 @@ class FilterError(DeltaMemError, ValueError):
 
 
 def read_filter(filters: object) -> Test:
-    """Understand a filter as it comes from JSON; see the module.
-
-    Args:
-        filters: The filter; ``{}`` holds for everything.
-
-    Returns:
-        A function that tells of the metadata of a memory whether the filter holds.
+    """Make a test of the metadata of a memory of a filter as it comes from JSON; ``{}`` holds for everything.
 
     Raises:
         FilterError: If it is none; the sentence names what is wrong.

@@ -77,14 +77,9 @@ class Worker:
         self._waiting: dict[tuple[str, str], set[asyncio.Future[Transition | None]]] = {}
 
     async def ingest(self, session: Session, *, wait: float = 0.0) -> Transition | Job:
-        """Take a session on, and wait for it to be read.
+        """Take a session on, and wait so many seconds for it to be read.
 
-        Args:
-            session: The session.
-            wait: For how many seconds at most.
-
-        Returns:
-            The transition, if the session was read meanwhile and could be; else the job as it stands.
+        Returns the transition, if the session was read meanwhile and could be; else the job as it stands.
 
         Raises:
             JobConflictError: If the session's id stands for another session.

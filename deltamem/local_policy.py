@@ -452,11 +452,7 @@ class CheckpointPolicy:
 
 
 def load_checkpoint(folder: Path, *, dtype: torch.dtype | Literal["auto"] = torch.float32) -> tuple[Any, Any]:
-    """Load tokenizer and model.
-
-    Args:
-        folder: Hugging Face folder.
-        dtype: Of the weights; "auto" leaves them as they are in the folder.
+    """Load tokenizer and model of a Hugging Face folder; ``dtype="auto"`` leaves the weights as they are there.
 
     Raises:
         DeltaMemError: If the folder holds no whole model of one of `ARCHITECTURES` with a chat template and its tokenizer.

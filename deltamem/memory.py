@@ -232,17 +232,11 @@ def _problem(operation: Operation, known_ids: Iterable[str]) -> OperationProblem
 
 
 def check(known_ids: Iterable[str], operations: Sequence[Operation]) -> CheckedOperations:
-    """Separate the operations that can be applied from those that cannot.
+    """Separate the operations that can be applied to a state with these ids from those that cannot.
 
     The result does not depend on the order of the operations: a repeated operation counts once, and UPDATEs that give one
-    memory different texts are all refused, because none of them can be preferred.
-
-    Args:
-        known_ids: Ids of the state that the operations refer to.
-        operations: What the manager answered.
-
-    Returns:
-        The valid operations in their order, and one problem for each refused or repeated operation.
+    memory different texts are all refused, because none of them can be preferred. There is one problem for each refused or
+    repeated operation.
     """
     # The ids of a state are a set already.
     known = known_ids if isinstance(known_ids, Set) else frozenset(known_ids)
@@ -332,15 +326,7 @@ class Diff(NamedTuple):
 
 
 def diff(before: MemoryState, after: MemoryState) -> Diff:
-    """Compare two states.
-
-    Args:
-        before: The earlier state.
-        after: The later state.
-
-    Returns:
-        Memories only in `after`, memories only in `before`, and ``(old, new)`` pairs whose text or metadata differ.
-    """
+    """Compare two states: memories only in `after`, only in `before`, and pairs whose text or metadata differ."""
     return Diff(
         added=tuple(memory for memory_id, memory in after.items() if memory_id not in before),
         removed=tuple(memory for memory_id, memory in before.items() if memory_id not in after),

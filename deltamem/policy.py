@@ -264,20 +264,10 @@ async def run_episodes(
     max_concurrency: int = 64,
     on_done: Callable[[Rollout], None] | None = None,
 ) -> list[Rollout]:
-    """Run one episode over each session, each against its own prior state.
+    """Run one episode over each session, each against its own prior state; one rollout a session, in their order.
 
-    Whatever the policy or a search raises becomes the `failure` of its trajectory; what went before is kept.
-
-    Args:
-        labelled: The sessions.
-        policy: Writes the assistant texts; called concurrently.
-        embedder: Embeds memories and queries; best a `CachedEmbedder`, since persons share texts between sessions.
-        config: Prompts and limits.
-        max_concurrency: Episodes under way at once.
-        on_done: Called after each episode, in order of completion.
-
-    Returns:
-        One rollout a session, in the order of the sessions.
+    Whatever the policy or a search raises becomes the `failure` of its trajectory; what went before is kept. `on_done` is
+    called after each episode, in order of completion. Persons share texts between sessions, so a `CachedEmbedder` is best.
     """
     banks = await asyncio.to_thread(_build_banks, labelled, embedder)
     queries = QueryBatcher(embedder)

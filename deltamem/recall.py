@@ -16,17 +16,10 @@ _ENDS = re.compile(rf"<(?=\s*/?\s*{_TAG}\b)", re.IGNORECASE)
 
 
 def recalled_text(memories: Sequence[Memory], person_name: str) -> str:
-    """What to append to a message of the person so that a model knows some memories.
+    """What to append to a message of the person so that a model knows some memories; empty if there are none.
 
-    It depends on nothing but the memories, so equal memories give equal bytes. A memory cannot end the list it stands in,
+    It depends on nothing but the memories in their order, so equal memories give equal bytes. A memory cannot end its list,
     nor pose as a message.
-
-    Args:
-        memories: In the order in which they are listed.
-        person_name: Whose they are.
-
-    Returns:
-        The text, beginning with an empty line; empty if there are no memories.
     """
     if not memories:
         return ""

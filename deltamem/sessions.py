@@ -265,14 +265,7 @@ def from_json_line(line: str | bytes) -> LabelledSession:
 
 
 def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[LabelledSession]:
-    """Read a ``sessions.jsonl`` file lazily.
-
-    Args:
-        path: The file.
-        split: Keep only sessions of this split; None keeps all.
-
-    Yields:
-        The labelled sessions in file order.
+    """Read a ``sessions.jsonl`` file lazily, all of it or one split.
 
     Raises:
         DeltaMemError: If the file is missing or a line cannot be read; the message names file and line.

@@ -49,14 +49,7 @@ def split_session(session: Session, limit_tokens: int) -> list[SessionPart]:
 
     Parts follow each other without overlap. A user turn stays with the answer that follows it unless both together are
     above the limit. A turn that is longer than the limit is cut at the end of a sentence, else between words, else
-    anywhere, into several turns of the same role.
-
-    Args:
-        session: The session.
-        limit_tokens: What the dialogue of a part may have at most, by `estimate_tokens` of `format_dialogue`.
-
-    Returns:
-        The parts, each with the session's own id, time and person; the session itself if it fits.
+    anywhere, into several turns of the same role. What counts is the dialogue, by `estimate_tokens` of `format_dialogue`.
 
     Raises:
         ValueError: If the limit is below `LEAST_LIMIT`.
