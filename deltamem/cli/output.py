@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from rich.console import Console
@@ -122,63 +121,56 @@ def utf8(text: str, what: str) -> str:
     return text
 
 
-_SHARES = 10
-"""Lines about one piece of work where there is no bar."""
-
-
 class Display:
-    """Shows the bars of one command; use it as a context manager."""
+    """Shows the bars of one command on a terminal; use it as a context manager."""
 
     def __init__(self) -> None:
         """Look whether standard error is a terminal."""
         # Only commands that may take long load it.
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        console = Console(stderr=True)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(
-            *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
+        self._bars = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not console.is_terminal,
         )
-        self._live = self._progress.console.is_terminal
         self._tasks: dict[str, TaskID] = {}
-        self._shares: dict[str, int] = {}
+        self._tenths: dict[str, int] = {}
 
     def sessions(self, done: int, total: int) -> None:
         """Show how many sessions are done; without a terminal the lines of the sessions show it."""
-        if self._live:
-            self._bar("sessions", done, total)
+        self._bar("sessions", done, total)
 
     def rebuilding(self, owner: str, done: int, total: int) -> None:
-        """Show how far the rebuilding of an owner's index is."""
-        what = f"rebuilding the index of {owner!r}"
-        if self._live:
-            self._bar(visible(what), done, total)
-            return
-        share = done * _SHARES // max(total, 1)
-        if self._shares.get(owner) != share:
-            self._shares[owner] = share
+        """Show how far the rebuilding of an owner's index is; without a terminal a line for each tenth."""
+        what, tenth = f"rebuilding the index of {owner!r}", done * 10 // max(total, 1)
+        self._bar(visible(what), done, total)
+        if self._bars.disable and self._tenths.get(owner) != tenth:
+            self._tenths[owner] = tenth
             note(f"{what}: {done} of {total} memories")
+
+    def _bar(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done)
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
         """Take the bars off the terminal while lines are written to it."""
-        if self._live:
-            self._progress.stop()
+        self._bars.stop()
         try:
             yield
         finally:
-            if self._live:
-                self._progress.start()
-
-    def _bar(self, what: str, done: int, total: int) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
-        self._progress.update(self._tasks[what], completed=done)
+            self._bars.start()
 
     def __enter__(self) -> Self:
-        if self._live:
-            self._progress.start()
+        self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._live:
-            self._progress.stop()
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
