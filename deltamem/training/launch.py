@@ -28,9 +28,10 @@ from deltamem.training.checkpoints import (
 )
 from deltamem.training.cluster import worker_path
 from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
-from deltamem.training.data import AGENT_NAME, count_rows, load_model_config
+from deltamem.training.data import AGENT_NAME, count_rows
 from deltamem.training.interruption import NOT_FINISHED, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, read_metrics
+from deltamem.training.models import load_model_config
 from deltamem.training.resources import ModelShape
 
 _POLL_SECONDS = 0.5

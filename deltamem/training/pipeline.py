@@ -21,7 +21,7 @@ from rich.console import Console
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, atomic_writer, changed_stage, config_hash, file_sha256
-from deltamem.training import data
+from deltamem.training import data, models, token_limits
 from deltamem.training.checkpoints import latest_complete
 from deltamem.training.config import (
     WARM_START_MAY_CHANGE,
@@ -53,8 +53,8 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
     if settings.warm_start is not None and settings.episode.config().max_turns < 2:
         raise DeltaMemError("deltamem.warm_start needs two deltamem.episode.max_turns: its teacher searches, then answers")
     model = config.actor_rollout_ref.model
-    if settings.model is None and data.names_folder(model.path):
-        data.check_folder(model)
+    if settings.model is None and models.names_folder(model.path):
+        models.check_folder(model)
 
 
 def check_loggers(config: DictConfig) -> list[str]:
@@ -229,7 +229,7 @@ class _Lengths(_Stage):
 
     def run(self) -> None:
         lengths, limits = measured_limits(self.config, self.settings, _files(self.settings))
-        data.write_lengths(self.output(), lengths, limits)
+        token_limits.write_lengths(self.output(), lengths, limits)
         self.console.print(
             f"lengths: prompts up to {lengths.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, "
             f"turn {limits.turn}"
@@ -242,25 +242,27 @@ def _reading(config: DictConfig, settings: TrainSettings) -> dict[str, Any]:
     paths = (model.path, model.tokenizer_path, model.hf_config_path)
     return {
         "tokenizer": [_content(path, settings, weights=False) for path in paths],
-        "template": [model.custom_chat_template, data.template_kwargs(config)],
+        "template": [model.custom_chat_template, models.template_kwargs(config)],
     }
 
 
 def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str | dict[str, str] | None:
     # What the run makes itself follows from the inputs of that stage.
-    return path if path is None or settings.model is not None else data.content(path, weights=weights)
+    return path if path is None or settings.model is not None else models.content(path, weights=weights)
 
 
-def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence[Path]) -> tuple[data.Lengths, data.Limits]:
+def measured_limits(
+    config: DictConfig, settings: TrainSettings, files: Sequence[Path]
+) -> tuple[token_limits.Lengths, token_limits.Limits]:
     """Measure exported rows, and the limits that they need.
 
     Raises:
         DeltaMemError: If the tokenizer cannot be had, or the model cannot read so much.
     """
     model, episode = config.actor_rollout_ref.model, settings.episode.config()
-    lengths = data.measure(files, data.load_tokenizer(model), episode, data.template_kwargs(config))
-    window = int(data.load_model_config(model).max_position_embeddings)
-    return lengths, data.fit(lengths, settings.limits, max_turns=episode.max_turns, window=window)
+    lengths = token_limits.measure(files, models.load_tokenizer(model), episode, models.template_kwargs(config))
+    window = int(models.load_model_config(model).max_position_embeddings)
+    return lengths, token_limits.fit(lengths, settings.limits, max_turns=episode.max_turns, window=window)
 
 
 class _ScratchWarmStart(_Stage):
@@ -314,7 +316,7 @@ class _WarmStart(_Stage):
             "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
             **_reading(self.config, settings),
             "weights": _content(self.config.actor_rollout_ref.model.path, settings, weights=True),
-            "limits": str(data.rollout_limits(self.config, settings)),
+            "limits": str(token_limits.rollout_limits(self.config, settings)),
             "sessions": {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)},
         }
 
@@ -365,7 +367,7 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
     dtype = torch.bfloat16 if options.lora_rank is not None and device == "cuda" else torch.float32
     folder = settings.out / "warm_start"
     folder.mkdir(parents=True, exist_ok=True)
-    tuning = Tuning(data.load_model(start, dtype), options, device, folder, identity)
+    tuning = Tuning(models.load_model(start, dtype), options, device, folder, identity)
     if tuning.step:
         console.print(f"warm_start: going on after step {tuning.step}")
     metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=tuning.step or None)
@@ -382,7 +384,7 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
         raise RunStoppedError(
             f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
         )
-    _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
+    _save_warm_start(settings, tuning.finish(), models.load_tokenizer(start), warm_start_card(start.path, options.steps))
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -440,8 +442,8 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
         DeltaMemError: If that file cannot be read.
     """
     if settings.limits.fit:
-        limits = data.read_limits(settings.out / LENGTHS_FILE)
-        config = data.with_limits(config, limits)
+        limits = token_limits.read_limits(settings.out / LENGTHS_FILE)
+        config = token_limits.with_limits(config, limits)
         settings = settings.model_copy(update={"turn_tokens": limits.turn})
     if isinstance(settings.warm_start, SupervisedConfig):
         config = config.copy()

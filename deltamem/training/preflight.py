@@ -23,18 +23,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deltamem.chat_template import turn_format
 from deltamem.embedding import EndpointEmbedder, is_endpoint, load_embedder
-from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
-from deltamem.training import cluster, data, machine, pipeline, resources
+from deltamem.training import cluster, data, machine, models, pipeline, resources, token_limits
 from deltamem.training.checkpoints import space_of, warm_start_space
 from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
 from deltamem.training.embedding_store import read_meta
 from deltamem.training.resources import ModelShape, Plan, gb
-from deltamem.training.teacher import TrajectoryTokenizer
 
 
 class State(StrEnum):
@@ -100,19 +97,19 @@ class Context:
     @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return data.load_tokenizer(self.need_model())
+        return models.load_tokenizer(self.need_model())
 
     @property
     def chat_tokenizer(self) -> Any:
         """The same; raises `DeltaMemError` if it has no chat template."""
         if not self.tokenizer.chat_template:
-            raise DeltaMemError(data.NO_TEMPLATE)
+            raise DeltaMemError(models.NO_TEMPLATE)
         return self.tokenizer
 
     @cached_property
     def model_config(self) -> Any:
         """The model's Hugging Face configuration."""
-        return data.load_model_config(self.need_model())
+        return models.load_model_config(self.need_model())
 
     @cached_property
     def shape(self) -> ModelShape:
@@ -120,26 +117,26 @@ class Context:
         return ModelShape.of(self.model_config)
 
     @cached_property
-    def lengths(self) -> data.Lengths:
+    def lengths(self) -> token_limits.Lengths:
         """Tokens of the exported rows."""
         files, episode = [self.exported.train, self.exported.heldout], self.settings.episode.config()
-        return data.measure(files, self.chat_tokenizer, episode, data.template_kwargs(self.config))
+        return token_limits.measure(files, self.chat_tokenizer, episode, models.template_kwargs(self.config))
 
     @cached_property
-    def limits(self) -> data.Limits:
+    def limits(self) -> token_limits.Limits:
         """The token limits of the run: fitted to the data, or as they are written."""
         settings = self.settings
         if not settings.limits.fit:
-            return data.written_limits(self.config, settings)
+            return token_limits.written_limits(self.config, settings)
         window = int(self.model_config.max_position_embeddings)
-        return data.fit(self.lengths, settings.limits, max_turns=settings.episode.config().max_turns, window=window)
+        return token_limits.fit(self.lengths, settings.limits, max_turns=settings.episode.config().max_turns, window=window)
 
     @cached_property
     def final_config(self) -> DictConfig:
         """The configuration that verl will get; with written limits where the data does not exist yet."""
         if self.settings.limits.fit and not self.before_start:
             with contextlib.suppress(MadeByRunError, DeltaMemError):
-                return data.with_limits(self.config, self.limits)
+                return token_limits.with_limits(self.config, self.limits)
         return self.config
 
     @property
@@ -249,7 +246,7 @@ def check_model(context: Context) -> Finding:
         served = context.imports.architectures
         if served is not None and architectures[0] not in served:
             return fail(f"{name}: vLLM does not know the architecture {architectures[0]}")
-    if missing := data.missing_weights(name):
+    if missing := models.missing_weights(name):
         if os.environ.get("DELTAMEM_ALLOW_HUB") == "1" and not Path(name).is_dir():
             return warn(f"{name}: weights are not here yet, the run fetches them")
         return fail(f"{name}: {missing}")
@@ -259,7 +256,7 @@ def check_model(context: Context) -> Finding:
 def check_tokenizer(context: Context) -> Finding:
     """Vocabulary and end of turn."""
     tokenizer = context.tokenizer
-    problem = data.vocabulary_problem(tokenizer, context.model_config)
+    problem = models.vocabulary_problem(tokenizer, context.model_config)
     no_ends = tokenizer.eos_token_id is None or tokenizer.pad_token_id is None
     rules = (
         (problem, problem or ""),
@@ -274,55 +271,13 @@ def check_template(context: Context) -> Finding:
     tokenizer, model_type = context.chat_tokenizer, context.model_config.model_type
     thinking = context.settings.episode.config().thinking
     try:
-        problem = template_problem(tokenizer, data.template_kwargs(context.config), model_type, thinking=thinking)
+        problem = models.template_problem(tokenizer, models.template_kwargs(context.config), model_type, thinking=thinking)
     except DeltaMemError:
         raise
     # Templates raise what they like, jinja's errors among it, and verl a ValueError if a tool's answer is no suffix.
     except Exception as error:
         problem = f"the chat template cannot render an episode: {' '.join(str(error).split())}"
     return fail(problem) if problem else ok(f"carries tool answers, append-only, {'' if thinking else 'without '}thinking")
-
-
-_CALL = (
-    "<think>\nWhat is known?\n</think>\n\n"
-    '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["where Ann lives"]}}</tool_call>'
-)
-_OUTPUTS = '<think>\nNothing is new.\n</think>\n\n<outputs>{"operations": []}</outputs>'
-_MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives in Oslo."}]'
-
-
-def template_problem(tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, *, thinking: bool) -> str | None:
-    """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
-
-    The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
-    and once by rendering all its messages. Both must be the same text.
-    """
-    tokenize = TrajectoryTokenizer(tokenizer, model_type=model_type, template_kwargs=kwargs)
-    frame = tokenize.frame
-    frame.check(thinking=thinking)
-    off = {**kwargs, "enable_thinking": False}
-    if not thinking and not frame.opening and turn_format(tokenizer, template_options=off) != frame:
-        return "deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false"
-    call, outputs = (text if thinking else text.partition("</think>\n\n")[2] for text in (_CALL, _OUTPUTS))
-    search = [Message(role="assistant", content=call), Message(role="tool", content=_MEMORIES)]
-    opening = [Message(role="system", content="Manage memory."), Message(role="user", content="Ann: I moved.")]
-    messages = [*opening, *search, *search, Message(role="assistant", content=outputs)]
-    ids = tokenize(messages).token_ids
-    whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    if text.count(_MEMORIES) != 2:
-        return "the chat template leaves out what the tool answers"
-    if not thinking:
-        # Every turn began after the template's own empty think block; in a rendered history it stands only in the last.
-        empty = "<think>\n\n</think>\n\n"
-        text, whole = text.replace(empty, ""), whole.replace(empty, "")
-    if whole.startswith(text):
-        return None
-    place = next((place for place, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), len(whole))
-    return (
-        f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
-        f"conversation has {whole[place : place + 30]!r}"
-    )
 
 
 def check_data(context: Context) -> Finding:
@@ -356,7 +311,7 @@ def check_lengths(context: Context) -> Finding:
     """How many rows exceed the limits."""
     settings, limits, lengths = context.settings, context.limits, context.lengths
     rows, window = len(lengths.prompt), int(context.model_config.max_position_embeddings)
-    prompts, episodes = data.beyond(
+    prompts, episodes = token_limits.beyond(
         lengths, limits, max_turns=settings.episode.config().max_turns, thinking_tokens=settings.limits.thinking_tokens
     )
     buffer = settings.overlong.buffer if settings.overlong is not None else 0
@@ -422,7 +377,7 @@ def check_batches(context: Context) -> Finding:
     replicas = max(ranks // parallel, 1)
     longest = config.data.max_prompt_length + config.data.max_response_length
     shared = f"{ranks} GPUs cannot be divided by"
-    budgets = ((part, key, model[part][key]) for part, key in data.TOKEN_BUDGETS)
+    budgets = ((part, key, model[part][key]) for part, key in token_limits.TOKEN_BUDGETS)
     rules = [
         (n < 2, f"actor_rollout_ref.rollout.n={n}: GRPO compares rollouts of one session, expected at least 2"),
         (ranks % engine, f"{ranks} GPUs cannot be shared by vLLM engines of tensor_model_parallel_size={engine}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
@@ -10,10 +11,34 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from deltamem.chat_template import turn_format
-from deltamem.episode import MAX_QUERIES, EpisodeConfig, Message, format_memories, opening_messages
+from deltamem.episode import MAX_QUERIES, SEARCH_TOOL, EpisodeConfig, Message, format_memories, opening_messages
 from deltamem.memory import Memory, Operation
 from deltamem.sessions import LabelledSession
-from deltamem.training.data import write_call, write_outputs
+
+SEARCH_THOUGHT = "What is known?"
+ANSWER_THOUGHT = "What changed?"
+
+
+def write_call(queries: Sequence[str], *, thinking: bool = True) -> str:
+    """The assistant text of a search."""
+    call = {"name": SEARCH_TOOL, "arguments": {"query_list": list(queries)}}
+    return f"{_think(SEARCH_THOUGHT, thinking)}<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
+
+
+def write_outputs(operations: Sequence[Operation], *, thinking: bool = True) -> str:
+    """The assistant text of a final answer."""
+    listed = []
+    for operation in operations:
+        entry = {"text": operation.text, "event": operation.event.value}
+        if operation.target_memory_id is not None:
+            entry["target_memory_id"] = operation.target_memory_id
+        listed.append(entry)
+    answer = json.dumps({"operations": listed}, ensure_ascii=False)
+    return f"{_think(ANSWER_THOUGHT, thinking)}<outputs>{answer}</outputs>"
+
+
+def _think(thought: str, thinking: bool) -> str:
+    return f"<think>{thought}</think>" if thinking else ""
 
 
 def query_for(operation: Operation, person: str) -> str:

@@ -20,8 +20,7 @@ from deltamem.episode import EpisodeConfig, MemoryField, Message
 from deltamem.sessions import LabelledSession
 from deltamem.training.chatml import CHAT_TEMPLATE, END_OF_TEXT, TURN_END, TURN_START
 from deltamem.training.config import TinyModelConfig, WarmStartConfig
-from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT
-from deltamem.training.teacher import target_trajectory
+from deltamem.training.teacher import ANSWER_THOUGHT, SEARCH_THOUGHT, target_trajectory
 from deltamem.training.warm_start import Batch, Descent, examples, pad
 
 _SHARED = 0.2

@@ -27,10 +27,10 @@ from deltamem.episode import EpisodeConfig, Message
 from deltamem.errors import DeltaMemError
 from deltamem.runs import partial_file, remove_partial
 from deltamem.sessions import LabelledSession, read_sessions
-from deltamem.training import data
+from deltamem.training import data, models, token_limits
 from deltamem.training.config import SupervisedConfig, TrainSettings
-from deltamem.training.data import Limits
 from deltamem.training.teacher import KINDS, TrajectoryTokenizer, target_trajectory
+from deltamem.training.token_limits import Limits
 
 CHECKPOINT = "checkpoint.pt"
 """Trained weights, optimiser and step of an unfinished fine-tuning, in its folder."""
@@ -141,9 +141,9 @@ def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) 
         DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
     """
     options, model = cast(SupervisedConfig, settings.warm_start), config.actor_rollout_ref.model
-    shape, episode = data.load_model_config(model), settings.episode.config()
+    shape, episode = models.load_model_config(model), settings.episode.config()
     tokenize = TrajectoryTokenizer(
-        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
+        models.load_tokenizer(model), model_type=shape.model_type, template_kwargs=models.template_kwargs(config)
     )
     tokenize.frame.check(thinking=episode.thinking)
     rng = random.Random(settings.seed)
@@ -154,7 +154,7 @@ def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) 
         examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
         passes=steps * options.passes,
         tokens=options.tokens,
-        limits=data.rollout_limits(config, settings),
+        limits=token_limits.rollout_limits(config, settings),
         window=int(shape.max_position_embeddings),
         rng=rng,
     )

@@ -18,8 +18,15 @@ from deltamem.embedding import Vectors
 from deltamem.episode import MAX_QUERIES, Episode, EpisodeConfig, Finished, Message, Search, Trajectory, read_turn
 from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import LabelledSession, Turn
-from deltamem.training.data import write_call, write_outputs
-from deltamem.training.teacher import KINDS, TrajectoryTokenizer, in_order_of_telling, query_for, target_trajectory
+from deltamem.training.teacher import (
+    KINDS,
+    TrajectoryTokenizer,
+    in_order_of_telling,
+    query_for,
+    target_trajectory,
+    write_call,
+    write_outputs,
+)
 from rewards.reward import score
 
 FULL = EpisodeConfig()

@@ -24,11 +24,12 @@ from deltamem.config import validated
 from deltamem.episode import EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn, from_json_line, read_sessions, to_json_line
-from deltamem.training import data
+from deltamem.training import data, token_limits
 from deltamem.training.config import LimitSettings, TrainSettings
-from deltamem.training.data import AGENT_NAME, Lengths, Limits, export
+from deltamem.training.data import AGENT_NAME, export
 from deltamem.training.launch import agent_loop_config
 from deltamem.training.pipeline import final, measured_limits
+from deltamem.training.token_limits import Lengths, Limits
 
 EPISODE = EpisodeConfig()
 EVERYTHING: dict[str, Any] = {"train_sessions": None, "heldout_sessions": None, "skip_people": 0, "seed": 1}
@@ -122,7 +123,7 @@ def test_prompts_are_counted_as_verl_builds_them(tmp_path: Path, options: dict[s
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
     tokenizer = qwen_tokenizer(QWEN3)
-    found = data.measure(exported(tmp_path), tokenizer, COMPACT, options)
+    found = token_limits.measure(exported(tmp_path), tokenizer, COMPACT, options)
     builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen3", chat_template_kwargs=options)
     rows = [opening_messages(item.session, COMPACT) for item in read_sessions(tmp_path / "sessions.jsonl")]
     assert found.prompt.tolist() == [len(builder.build_initial_tokens(messages)) for messages in rows]
@@ -131,7 +132,7 @@ def test_prompts_are_counted_as_verl_builds_them(tmp_path: Path, options: dict[s
 def test_tool_answers_are_never_longer_than_measured(tmp_path: Path) -> None:
     tokenizer = qwen_tokenizer(QWEN3)
     files = exported(tmp_path)
-    found = data.measure(files, tokenizer, COMPACT, {})
+    found = token_limits.measure(files, tokenizer, COMPACT, {})
     for number, item in enumerate(read_sessions(tmp_path / "sessions.jsonl")):
         bank = SnapshotBank("p", item.prior_state, np.eye(2, dtype=np.float32))
         hits = merge_hits(bank.search(np.eye(2, dtype=np.float32), COMPACT.k))
@@ -151,8 +152,8 @@ def test_the_longest_memories_count(tmp_path: Path) -> None:
     # One operation, k = 1: only the longer of two memories can be shown.
     item = labelled_session(0)
     tokenizer = qwen_tokenizer(QWEN3)
-    one = data._tool_answers(tokenizer, [item], [1], COMPACT, {})
-    two = data._tool_answers(tokenizer, [item], [2], COMPACT, {})
+    one = token_limits._tool_answers(tokenizer, [item], [1], COMPACT, {})
+    two = token_limits._tool_answers(tokenizer, [item], [2], COMPACT, {})
     singles = [
         len(tokenizer(format_memories([memory], COMPACT.memory_fields), add_special_tokens=False)["input_ids"])
         for memory in item.prior_state.memories
@@ -171,16 +172,16 @@ def fitting(thinking: int, quantile: float = 1.0, multiple: int = 1) -> LimitSet
 
 def test_formula() -> None:
     measured = of([100, 255], [10, 20], [30, 40], [50, 45])
-    limits = data.fit(measured, fitting(thinking=7, multiple=16), max_turns=3, window=1000)
+    limits = token_limits.fit(measured, fitting(thinking=7, multiple=16), max_turns=3, window=1000)
     # prompt: above 255; response: 3 x 7 + 2 x (20 + 40) + 45 = 186; turn: 7 + 50.
     assert limits == Limits(prompt=256, response=192, turn=64)
-    assert data.beyond(measured, limits, max_turns=3, thinking_tokens=7) == (0, 0)
-    assert data.beyond(measured, Limits(255, 185, 64), max_turns=3, thinking_tokens=7) == (1, 1)
+    assert token_limits.beyond(measured, limits, max_turns=3, thinking_tokens=7) == (0, 0)
+    assert token_limits.beyond(measured, Limits(255, 185, 64), max_turns=3, thinking_tokens=7) == (1, 1)
 
 
 def test_a_window_that_is_too_small() -> None:
     with pytest.raises(DeltaMemError, match="1 of 2 sessions need more than the 300 tokens"):
-        data.fit(of([100, 255], [1, 1], [1, 1], [1, 90]), fitting(thinking=1), max_turns=1, window=300)
+        token_limits.fit(of([100, 255], [1, 1], [1, 1], [1, 90]), fitting(thinking=1), max_turns=1, window=300)
 
 
 counts = st.lists(st.integers(1, 5000), min_size=1, max_size=20)
@@ -189,8 +190,8 @@ counts = st.lists(st.integers(1, 5000), min_size=1, max_size=20)
 @given(counts, st.integers(1, 5), st.integers(0, 2000), st.floats(0.5, 1.0), st.sampled_from([1, 8, 128]))
 def test_limits_hold_what_they_promise(prompts: list[int], turns: int, thinking: int, share: float, multiple: int) -> None:
     measured = of(prompts, prompts[::-1], prompts, prompts[::-1])
-    limits = data.fit(measured, fitting(thinking, share, multiple), max_turns=turns, window=10**9)
-    too_long, cut = data.beyond(measured, limits, max_turns=turns, thinking_tokens=thinking)
+    limits = token_limits.fit(measured, fitting(thinking, share, multiple), max_turns=turns, window=10**9)
+    too_long, cut = token_limits.beyond(measured, limits, max_turns=turns, thinking_tokens=thinking)
     assert too_long == 0
     assert cut <= (1 - share) * len(prompts) + 1e-9
     assert all(value % multiple == 0 for value in (limits.prompt, limits.response, limits.turn))
@@ -206,7 +207,7 @@ def test_fitted_limits_reach_verl_and_the_agent_loop(tmp_path: Path, model_folde
     with pytest.raises(DeltaMemError, match=r"lengths\.json: not the lengths of a data set"):
         final(config, run)
     found, limits = measured_limits(config, run, exported(tmp_path))
-    data.write_lengths(tmp_path / "lengths.json", found, limits)
+    token_limits.write_lengths(tmp_path / "lengths.json", found, limits)
     written = json.loads((tmp_path / "lengths.json").read_text())
     assert written["rows"] == 7
     assert written["tokens"]["prompt"]["max"] == found.prompt.max()

@@ -30,13 +30,13 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, run_stages
 from deltamem.training import pipeline
 from deltamem.training.config import SupervisedConfig, TrainSettings
-from deltamem.training.data import Limits
 from deltamem.training.interruption import apart
 from deltamem.training.launch import changed_since
 from deltamem.training.model_card import front_matter
 from deltamem.training.pipeline import stages
 from deltamem.training.pretrained import chatml
 from deltamem.training.teacher import TrajectoryTokenizer
+from deltamem.training.token_limits import Limits
 
 torch = lazy("torch")
 warm_start = lazy("deltamem.training.warm_start")
