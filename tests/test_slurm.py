@@ -29,7 +29,7 @@ import signal, socket, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 port = next((int(word[7:]) for word in sys.argv if word.startswith("--port=")), None)
 if port:
-    door = socket.create_server(("127.0.0.1", port))
+    listener = socket.create_server(("127.0.0.1", port))
 time.sleep(600)
 """
 

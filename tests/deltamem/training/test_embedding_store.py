@@ -170,11 +170,6 @@ def test_a_store_of_another_model_is_refused_even_if_it_was_never_finished(tmp_p
         build_store(tmp_path, [], DigestEmbedder(name="other"))
 
 
-def test_an_empty_store_knows_nothing(tmp_path: Path) -> None:
-    assert build_store(tmp_path, [], DigestEmbedder()) == Built(0, 0, 0)
-    assert EmbeddingStore(tmp_path, MODEL).missing(["a", "a", ""]) == ["a", ""]
-
-
 @pytest.mark.parametrize(
     ("file", "kept", "said"),
     [

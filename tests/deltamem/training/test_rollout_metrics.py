@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from rollout_cases import a_batch, extra_fields, failed, info, row
 from training_cases import labelled_session
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.machine import memory_figures, run_processes
 from deltamem.training.rollout_metrics import (
     RolloutRow,
     batch_metrics,
@@ -237,9 +235,3 @@ def test_all_processes_of_a_run_are_found_from_a_worker(tmp_path: Path, driver: 
     count, name, *found = done.stdout.split()
     assert (int(count), name.startswith("python")) == ((4, True) if driver else (3, False))
     assert found == ["True", "True", "True"]
-
-
-def test_without_ray_it_is_the_process_itself() -> None:
-    here = psutil.Process()
-    assert run_processes(here)[0] == here
-    assert memory_figures([here])["rss_gb"] * 2**30 == pytest.approx(here.memory_info().rss, rel=0.2)
