@@ -35,19 +35,17 @@ class Opened:
         self.driver = driver
         self.folder = folder
 
-    def show(self, page: str, *, width: int = 1400, dark: bool = False, at: str = "") -> None:
+    def show(self, page: str, *, width: int = 1400, at: str = "") -> None:
         """Write a page to disk and open it there."""
         path = self.folder / "page.html"
         path.write_text(page, encoding="utf-8")
-        self.visit(path.as_uri() + at, width=width, dark=dark)
+        self.visit(path.as_uri() + at, width=width)
         self.until(lambda: self.texts("#count") != [""])
 
-    def visit(self, url: str, *, width: int = 1400, dark: bool = False) -> None:
+    def visit(self, url: str, *, width: int = 1400) -> None:
         """Open an address."""
         metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
         self.driver.get("about:blank")
         self.driver.get(url)
 
