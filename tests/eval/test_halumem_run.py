@@ -30,7 +30,7 @@ def asked(server: Served) -> Counter[str]:
     return Counter(map(kind, server.requests))
 
 
-def test_every_point_memory_and_question_is_judged(tmp_path: Path) -> None:
+def test_every_point_memory_and_question_is_judged_by_what_it_must_be_shown(tmp_path: Path) -> None:
     with serve(models) as server:
         summary = HALUMEM.run(tmp_path, *served(server, "deltamem"))
     wanted = Counter(integrity=4, accuracy=3, update=1, answer=3, qa=3, qa_strict=3)
@@ -77,11 +77,7 @@ def test_every_point_memory_and_question_is_judged(tmp_path: Path) -> None:
     assert summary["queries_per_memory"] == pytest.approx(3 / 4)  # the generated session left one too
     assert summary["failures"]["count"] == 0
     assert {"halumem_answer", "halumem_integrity", "halumem_update"} <= set(summary["making"]["prompt_hashes"])
-
-
-def test_what_judges_and_answerer_are_shown(tmp_path: Path) -> None:
-    with serve(models) as server:
-        HALUMEM.run(tmp_path, *served(server, "deltamem"))
+    # What judges and answerer are shown
     shown: dict[str, list[dict[str, str]]] = {}
     for body in server.requests:
         if kind(body) not in ("manager", "check"):

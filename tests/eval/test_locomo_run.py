@@ -187,21 +187,14 @@ def test_answers_that_would_fill_the_whole_window_are_refused_before_a_question_
         assert not sent(server)
 
 
-def test_intervals_of_one_conversation_are_said_to_be_over_its_questions(tmp_path: Path) -> None:
+def test_the_table_names_the_conversations_that_were_asked_about_and_what_intervals_are_over(tmp_path: Path) -> None:
     for conversations, said in (("null", "bootstrap over conversations"), ("[conv-1]", "over questions, all of one")):
         (folder := tmp_path / said[:4]).mkdir()
         summary = LOCOMO.run(folder, f"conversations={conversations}", "answer.kind=none")
         assert summary["questions"]["groups"] == (2 if conversations == "null" else 1)
-        assert str(scores.table(Summary.model_validate(summary)).caption).startswith(f"95% intervals: {said}")
-
-
-def test_the_table_names_the_conversations_that_were_asked_about(tmp_path: Path) -> None:
-    summary = LOCOMO.run(tmp_path, "conversations=[conv-1]", "answer.kind=none")
+        whole = scores.table(Summary.model_validate(summary))
+        assert str(whole.caption).startswith(f"95% intervals: {said}")
     console = Console(width=200)
     with console.capture() as captured:
-        for table in (
-            scores.table(Summary.model_validate(summary)),
-            brief_table(scores.table(Summary.model_validate(summary))),
-        ):
-            console.print(table)
+        console.print(whole, brief_table(whole))
     assert captured.get().count("(conversations=[conv-1])") == 2

@@ -237,12 +237,7 @@ def test_answers_of_a_model_are_scored_by_letter(tmp_path: Path, monkeypatch, ca
     assert summary["making"]["models"]["judge"] is None
     assert list(summary["making"]["prompt_hashes"]) == ["answer_personamem"]
     assert summary["cost"]["answer"]["calls"] == 24
-
-
-def test_each_question_is_shown_its_own_history_and_options(tmp_path: Path, monkeypatch) -> None:
-    prepare(monkeypatch, PERSONAMEM)
-    with serve(lambda body: completion("(b)")) as server:
-        PERSONAMEM.run(tmp_path, *served(server), "answer.runs=1")
+    # Each question is shown its own history and options
     prompts = {asked(body): body["messages"][-1]["content"] for body in server.requests}
     assert "(b) Have what you like." in prompts["tea?"]
     assert "That makes sense." not in prompts["tea?"]  # the last message, which comes after the question
