@@ -156,4 +156,5 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+# A life is long: fewer of them than the profile says.
+TestLife.settings = settings(max_examples=settings().max_examples // 3, stateful_step_count=15, deadline=None)
