@@ -144,8 +144,6 @@ def small_shape() -> Shape:
     return edit(shape("paper"), {**changes, "events.narrative_words": span(10, 40), "plan.life_goal_events": 5})
 
 
-# --- the life --------------------------------------------------------------------------------------------------------------
-
 _TEXT = Path(__file__).with_name("life.yaml").read_text(encoding="utf-8")
 _LIFE: dict[str, Any] = yaml.safe_load(re.sub(r'text: ("?)Maya\b', rf"text: \g<1>{NAME}", _TEXT))
 
@@ -188,8 +186,6 @@ STEPS = tuple(
 PERSONA = Persona(person_id="p000001", seed="A ferry planner.", source="generated", split="train")
 PROFILE = Profile(persona=PERSONA, fixed=FIXED, dynamic=DYNAMIC, preferences=PREFERENCES, start=START, initial=INITIAL)
 LIFE = Person(persona=PERSONA, profile=PROFILE, slots=tuple(slot(happened, days=1) for happened in EVENTS), events=EVENTS)
-
-# --- each task with a good answer ------------------------------------------------------------------------------------------
 
 
 def _cases() -> dict[str, tuple[Task[Any], Any]]:
@@ -239,7 +235,6 @@ def _cases() -> dict[str, tuple[Task[Any], Any]]:
 
 CASES = _cases()
 
-# --- labelled sessions -----------------------------------------------------------------------------------------------------
 
 TIME = START + timedelta(days=30)
 PRIOR = MemoryState(Memory(f"m{number}", known.text, START) for number, known in enumerate((ROWING, OMAR, COFFEE), start=1))

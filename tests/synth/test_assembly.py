@@ -121,9 +121,6 @@ def said(facts) -> Dialogue:
     )
 
 
-# --- any life --------------------------------------------------------------------------------------------------------------
-
-
 @st.composite
 def lives(draw) -> Life:
     """Lives with changes of all kinds, threads, filling that partly repeats, and rejected fillings."""
@@ -232,8 +229,6 @@ def test_facts_are_numbered_and_their_parts_are_all_there(life):
     assert assembled.dropped == offered - filled_in
 
 
-# --- what repeats ----------------------------------------------------------------------------------------------------------
-
 PIANO = f"{NAME} plays the piano on Sundays."
 GARDEN = f"{NAME} grows tomatoes in the garden."
 BAKERY = f"{NAME} buys rye bread at the bakery."
@@ -246,16 +241,6 @@ def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text
     life = Life([PIANO], [happening(0)], [filling(text, GARDEN)])
     assert life.assembled().dropped == 1
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN]
-
-
-def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in_before():
-    organ = f"{NAME} plays the organ on Sundays."
-    events = [happening(0, delta(organ, PIANO)), happening(1), happening(2, delta(GARDEN))]
-    life = Life([PIANO], events, [filling(BAKERY), filling(PIANO, GARDEN, BAKERY), filling()])
-    assembled = life.assembled()
-    assert assembled.dropped == 3
-    found = [sorted(fact.text for fact in session.facts) for session in assembled.sessions]
-    assert found == [sorted([organ, BAKERY]), [], [GARDEN]]
 
 
 class Alike:
@@ -279,24 +264,10 @@ def test_filling_that_means_what_is_known_is_dropped(score, dropped):
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN, BAKERY][: 2 - dropped]
 
 
-def test_of_filling_facts_that_mean_the_same_the_first_is_kept():
-    chain = Alike((PIANO, GARDEN), (GARDEN, BAKERY), score=0.99)
-    life = Life([], [happening(0), happening(1)], [filling(PIANO, GARDEN, BAKERY), filling(GARDEN)], similarity=chain)
-    # The garden repeats the piano and is not there; so the bakery repeats nothing.
-    assert [[fact.text for fact in session.facts] for session in life.sessions] == [[PIANO, BAKERY], []]
-    assert life.assembled().dropped == 2
-
-
-# --- what is repeated on purpose, and the order ----------------------------------------------------------------------------
-
-
 def test_memories_with_rare_words_of_the_event_come_first_and_unrelated_ones_not_at_all():
     others = [f"{NAME} likes hiking number {place}." for place in range(6)]
     found = Relatedness(NAME).ranked([BAKERY, *others, PIANO], ["She played piano", "and likes it"])
     assert found == [PIANO, *others]
-
-
-# --- replay ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_memory_keeps_its_id_through_a_rejected_session():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from offline_people import people
-from output_cases import MAKING, person, write
+from output_cases import MAKING, write
 
 from synth.config import LICENCES
 from synth.output.files import cell_rows
@@ -78,14 +78,6 @@ def test_operations_and_sessions_are_counted_by_cell_of_difficulty(tmp_path, out
                 in card(tmp_path)[1]
             )
     assert "What makes sessions hard" not in card(out)[1]
-
-
-def test_an_incomplete_data_set_says_who_is_missing_and_one_split_alone_names_no_parquet(tmp_path):
-    partial = {"missing_people": ["p000004", "p000005"], "missing_shards": ["1/3"]}
-    write(tmp_path, [person(0)], making={**MAKING, "partial": partial})
-    header, text = card(tmp_path)
-    assert "**This data set is not complete.** 2 people of the plan are missing (missing shards: 1/3)." in text
-    assert "configs" not in header and "parquet" not in text
 
 
 def test_values_cannot_break_a_table_or_the_header_of_the_card(tmp_path):

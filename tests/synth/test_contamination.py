@@ -48,16 +48,6 @@ def test_a_planted_sentence_is_found_with_both_places(tmp_path: Path, reference:
     assert "sessions with an overlap: 1 of 2 (50.00%)" in text and found.here in text and found.there in text
 
 
-def test_a_short_sentence_counts_only_as_a_whole(tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_text("I agree. Seven zebras crossed the frozen harbour. Really?\n")
-    whole = session("Imagine! Seven zebras crossed the frozen harbour! Bye")
-    part = session("Imagine seven zebras crossed the frozen harbour tonight")
-    out = data_set(tmp_path / "out", whole, part)
-    report = contamination(out, [tmp_path / "r.txt"])
-    assert report.sessions_hit == 1
-    assert report.examples[0].here.startswith("sessions.jsonl, line 1,")
-
-
 def test_what_everybody_says_does_not_count(tmp_path: Path) -> None:
     phrase = "Thank you so much, it was really great to see you again and I hope you\u2019re well"
     (tmp_path / "r.txt").write_text(f"{phrase}\n{COPIED}")

@@ -21,7 +21,6 @@ from synth.names import InventedNames
 from synth.person import write_person
 from synth.records import AsideKind, Change, Fact, Origin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
-from synth.validators.session import judge_chain
 
 SHAPE = shape("demanding")
 PLAN = SHAPE.plan
@@ -140,12 +139,6 @@ def test_operations_do_not_follow_the_order_of_the_story(lives):
                 assert [fact.id for fact in task.facts] == [f"f{number}" for number in range(1, len(task.facts) + 1)]
 
 
-def test_temporary_states_expire_after_their_last_day(lives):
-    tasks = [task for writer, _ in lives for task, _, _ in writer.asked if isinstance(task, RevisionTask)]
-    steps = [step for task in tasks for step in task.steps]
-    assert 0 < Counter(step.change for step in steps)[Change.EXPIRE] < 0.25 * len(steps)
-
-
 def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
     repeated, gone = set(), set()
     for writer, person in lives:
@@ -157,18 +150,6 @@ def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
             elif isinstance(task, InitialTask | FillingTask):
                 gone |= {fact.text for fact, plan in zip(answer.facts, task.plans, strict=True) if plan.temporary}
     assert repeated and gone and repeated.isdisjoint(gone)
-
-
-def test_a_rejected_revision_leaves_its_memory_as_it_was():
-    class Refusing(Recorder):
-        async def write(self, task, place):
-            result = await super().write(task, place)
-            return type(result)(None, result.verdicts) if task.unit is Unit.REVISION else result
-
-    _, person = written(2, sessions=8, writer=Refusing(1))
-    assert {rejection.unit for rejection in person.rejections} == {"revision"}
-    assert not any(fact.origin is Origin.REVISION for session in person.sessions for fact in session.facts)
-    assert judge_chain(labelled_sessions(person)).violations == ()
 
 
 def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
@@ -186,9 +167,6 @@ def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
     assert {rejection.rules for rejection in refused} == {("revision.new_in_life",)}
     texts = [fact.text for session in person.sessions for fact in session.facts if fact.origin is Origin.REVISION]
     assert Counter(texts)[f"{person.profile.name} has moved to the sea."] == 1
-
-
-# --- parts -----------------------------------------------------------------------------------------------------------------
 
 
 def test_newcomers_are_their_share_of_every_ten_people():

@@ -64,14 +64,6 @@ def test_the_arithmetic(tmp_path):
     assert found.disk_bytes == pytest.approx(10 * 10_000 + calls * 920)
 
 
-def test_repairs_cost_another_answer_and_a_longer_prompt(tmp_path):
-    plain = estimate(settings(tmp_path, *OVERRIDES), SAMPLE)
-    repaired = estimate(settings(tmp_path, *OVERRIDES, "estimate.repair_rate=0.5"), SAMPLE)
-    assert repaired.total.calls == pytest.approx(1.5 * plain.total.calls)
-    assert repaired.total.completion_tokens == pytest.approx(1.5 * plain.total.completion_tokens)
-    assert repaired.total.prompt_tokens == pytest.approx(plain.total.prompt_tokens * (1 + 0.5 * 1.5))
-
-
 @pytest.mark.parametrize(("override", "bound"), [("llm.slots=1000", "GPUs"), ("people=1", "slots")])
 def test_what_the_time_is_bound_by(tmp_path, override, bound):
     assert estimate(settings(tmp_path, *OVERRIDES, override), SAMPLE).bound == bound

@@ -65,8 +65,6 @@ def test_rules_about_the_number_of_parts_ask_for_the_whole() -> None:
     assert can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.keywords_said"}))
 
 
-# --- conversations ---------------------------------------------------------------------------------------------------------
-
 TASK, GOOD = CASES["dialogue"]
 SILENT = edit(GOOD, {"turns.2.user": "And so the days go by.", "turns.3.assistant": "Evening light on the summer regatta?"})
 """Leaves out a fact in turn 3, and lets the assistant be first with a keyword in turn 4."""

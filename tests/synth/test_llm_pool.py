@@ -5,7 +5,6 @@ import logging
 import random
 import threading
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -35,9 +34,6 @@ def said(requests: list[dict[str, Any]]) -> list[str]:
     return [request["messages"][0]["content"] for request in requests]
 
 
-# --- order and slots -------------------------------------------------------------------------------------------------------
-
-
 async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
     all_wait = threading.Event()
 
@@ -59,26 +55,6 @@ async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
     assert said(server.requests) == ["first", "p0", "p1 late", "p1 late too", "p1 early", "p2"]
 
 
-async def test_requests_go_where_most_slots_are_free() -> None:
-    seen = threading.Event()
-
-    def script(body: dict[str, Any]) -> Reply:
-        seen.wait(60)
-        return completion("a")
-
-    with serve(script) as one, serve(script) as two:
-        async with open_pool(one.url, two.url, slots=3) as pool:
-            asked = [asyncio.create_task(ask(pool)) for _ in range(8)]
-            while len(one.requests) + len(two.requests) < 6:
-                await asyncio.sleep(0.01)
-            assert (pool.in_flight, pool.waiting) == (6, 2)
-            assert (len(one.requests), len(two.requests)) == (3, 3)
-            seen.set()
-            answers = await asyncio.gather(*asked)
-    assert (one.peak, two.peak) == (3, 3) and (pool.in_flight, pool.waiting) == (0, 0)
-    assert pool.completion_tokens == sum(answer.completion_tokens for answer in answers) == 56
-
-
 async def test_cancelled_requests_give_their_slots_back() -> None:
     draw = random.Random(5)
     with serve(lambda _: completion("a", delay=0.005)) as server:
@@ -92,22 +68,6 @@ async def test_cancelled_requests_give_their_slots_back() -> None:
             await asyncio.gather(*asked, return_exceptions=True)
             assert (pool.in_flight, pool.waiting) == (0, 0)
             await asyncio.wait_for(asyncio.gather(*(ask(pool) for _ in range(8))), 60)
-
-
-async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> None:
-    with serve(lambda _: completion("a")) as server:
-        async with open_pool(server.url, slots=1) as pool:
-            first = asyncio.create_task(ask(pool, "first"))
-            second = asyncio.create_task(ask(pool, "second"))
-            first.add_done_callback(lambda _: second.cancel())
-            await first
-            with suppress(asyncio.CancelledError):
-                await second
-            assert pool.in_flight == 0
-            await asyncio.wait_for(ask(pool, "third"), 60)
-
-
-# --- failures --------------------------------------------------------------------------------------------------------------
 
 
 async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(store: JsonLinesStore) -> None:
@@ -163,9 +123,6 @@ async def test_what_cannot_pass_is_told_at_once(reply: Reply, error: type[LLMErr
             assert len(server.requests) == 1 and pool.in_flight == 0
 
 
-# --- structured output -----------------------------------------------------------------------------------------------------
-
-
 def server_knowing(*known: str) -> Any:
     def script(body: dict[str, Any]) -> Reply:
         kind = body.get("response_format", {"type": "none"})["type"]
@@ -191,9 +148,6 @@ async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: st
             assert (pool.retries > 0) == (refused > 0)
 
 
-# --- before the start ------------------------------------------------------------------------------------------------------
-
-
 async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
     url = unused_url()
     with serve(lambda _: completion("hi"), models=[{"id": "big"}, {"id": "small"}]) as server:
@@ -204,8 +158,6 @@ async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
     assert message.startswith("no endpoint can be used: ") and f"endpoint {url} cannot be reached" in message
     assert f"endpoint {server.url} serves big, small, not 'tiny'" in message
 
-
-# --- thinking --------------------------------------------------------------------------------------------------------------
 
 THOUGHTFUL = {
     "counted": completion(GOOD, tokens=90, reasoning_tokens=30),

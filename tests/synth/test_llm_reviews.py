@@ -95,22 +95,6 @@ async def test_a_review_that_cannot_be_read_finds_nothing(store: JsonLinesStore)
     assert record["usage"]["extraction"].rejected == 1 and record["rejections"] == ()
 
 
-async def test_reviews_are_counted_by_themselves_and_found_again(store: JsonLinesStore) -> None:
-    written, requests = await write(store, [GOOD.model_dump_json()], contradictions=True)
-    again, asked = await write(store, [], contradictions=True)
-    assert len(requests) == 3 and asked == [] and again.answer == written.answer == GOOD
-    assert (written.prompt_tokens, [unit for unit, _ in written.reviews]) == (100, [Unit.EXTRACTION, Unit.CONTRADICTIONS])
-    account = Account()
-    account.take(Unit.DIALOGUE, written)
-    usage = account.record()["usage"]
-    assert [(unit, each.units, each.prompt_tokens) for unit, each in usage.items()] == [
-        ("dialogue", 1, 100), ("extraction", 1, 100), ("contradictions", 1, 100),
-    ]  # fmt: skip
-
-
-# --- what counts as labelled -----------------------------------------------------------------------------------------------
-
-
 def unlabelled(*stated: StatedFact, task: DialogueTask = TASK, similarity: Any = None) -> list[str]:
     verdict = judge_reviewed(task, Reviewed(GOOD, Extraction(facts=stated), None), similarity)
     assert verdict.checked == ("dialogue.said_is_labelled",)

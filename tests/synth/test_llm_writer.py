@@ -158,9 +158,6 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
     }
 
 
-# --- prompts ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> None:
     first = opening(TASK)
     assert read_task(first) == TASK

@@ -21,12 +21,11 @@ from rewards.fidelity import folded
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
-from synth.offline import scenes as module
-from synth.offline.demanding import _misspoken, _siblings, _Stock
+from synth.offline.demanding import _siblings, _Stock
 from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
 from synth.offline.phrasing import Phrasing
-from synth.offline.scenes import GIVEN, Scene, Scenes, distractors, say_distractor, scene_file, scenes, slots_of
-from synth.offline.speaker import NUMBERS, Speaker, relative, span, talk
+from synth.offline.scenes import GIVEN, Scene, distractors, say_distractor, scenes, slots_of
+from synth.offline.speaker import Speaker, relative, talk
 from synth.offline.talk import write_dialogue
 from synth.offline.topics import (
     Cast,
@@ -133,17 +132,6 @@ def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) 
         assert all(len(text.split()) in limits.words for text in texts)
 
 
-def test_what_is_put_right_is_no_value_of_a_sibling() -> None:
-    topic = topic_named("course")
-    for seed in range(20):
-        rng = random.Random(seed)
-        known = Known(topic, CAST.fill(rng, topic))
-        others = [day for day in values().lists["day"] if day != known.values["day"]]
-        # All days but the last are taken, and then all of them.
-        assert _misspoken(rng, known, known.fact(NAME, 4), others[:-1]) not in others[:-1]
-        assert _misspoken(rng, known, known.fact(NAME, 4), others) not in others
-
-
 def test_short_facts_of_a_life_name_nobody_twice() -> None:
     for name, split, syllables in (("Wel", "train", 1), ("Zaind", "heldout", 1), ("Brelo", "train", 2)):
         cast, rng = Cast(name, split), random.Random(1)
@@ -225,9 +213,6 @@ def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word
     assert changed > 10 and ended
 
 
-# --- dialogues -------------------------------------------------------------------------------------------------------------
-
-
 def a_task(*facts: SessionFact) -> DialogueTask:
     task = next(task for task, _ in written()[1] if task.fixed.name and task.event.date == task.today)
     fixed = task.fixed.model_copy(update={"name": NAME})
@@ -295,38 +280,6 @@ def test_in_the_tiny_form_a_turn_of_facts_has_nothing_else() -> None:
     assert asides > 5
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_new_fact_that_is_confirmed_is_told_whole(seed: int) -> None:
-    known = replace(a_course(who="Stailai", price="145"), details=("has", "has", ""))
-    fact = a_fact(known, provenance="assistant_confirmed").model_copy(update={"keywords": a_course().keywords(4)})
-    asked = Phrasing(Speaker(random.Random(seed), NAME), a_task(fact)).statement([fact]).asked
-    assert "Stailai" in asked and "145" in asked
-
-
-def test_what_happened_comes_first_or_second() -> None:
-    places = Counter[int]()
-    for task, dialogue in written()[1]:
-        events = [fact.id for fact in task.facts if fact.origin is Origin.EVENT]
-        groups = [
-            fact.statement or fact.id for planned in dialogue.plan for fact in task.facts if fact.id == planned.fact_id
-        ]
-        if events:
-            places[list(dict.fromkeys(groups)).index(events[0])] += 1
-    assert places.keys() == {0, 1}
-
-
-@pytest.mark.parametrize("days", [-20, -14, -9, -5, -2, -1, 0, 1, 4, 7, 12, 21])
-def test_since_when_and_from_when_on_give_the_date(days: int) -> None:
-    today = date(2026, 5, 12)
-    for seed in range(6):
-        said = span(random.Random(seed), today + timedelta(days=days), today)
-        number = re.search(r"\b(\d+|" + "|".join(NUMBERS) + r")\b (day|week)", said)
-        assert said.startswith(("since", "for") if days < 0 else ("from", "in", str(days), NUMBERS[min(days, 12)])), said
-        if number:
-            counted = NUMBERS.index(number[1]) if number[1] in NUMBERS else int(number[1])
-            assert counted * (7 if number[2] == "week" else 1) == abs(days), said
-
-
 def test_a_yes_answers_a_question() -> None:
     yes = re.compile(r"(?:yes|yep|exactly|correct|that's right|quite right|indeed|absolutely|spot on)\b", re.IGNORECASE)
     answers = 0
@@ -336,13 +289,6 @@ def test_a_yes_answers_a_question() -> None:
                 answers += 1
                 assert turn.assistant.endswith("?"), (turn.assistant, after.user)
     assert answers > 10
-
-
-def test_the_past_is_said_in_the_past() -> None:
-    speaker = Speaker(random.Random(1), NAME)
-    assert speaker.used_to("I take a course at Brelo") == "I used to take a course at Brelo"
-    assert speaker.used_to("I'm taking a course") == "I was taking a course"
-    assert speaker.used_to("at Brelo it is pottery") == "" and speaker.used_to("I found a compass") == ""
 
 
 def test_quotes_give_no_operation_away() -> None:
@@ -412,9 +358,6 @@ def test_no_mark_follows_another_and_no_word_itself(sizes: str) -> None:
             assert not wrong.search(turn.user) and not wrong.search(turn.assistant), turn
 
 
-# --- scenes and asides -----------------------------------------------------------------------------------------------------
-
-
 AROUND = dict(zip(GIVEN, ("Brelo", "Tiode", "Pastix", "Necex"), strict=True))
 TOLD = Aside(id="a1", kind=AsideKind.QUESTION, words=tuple(AROUND.values()), memory="")
 SPOKEN = tuple(kind for kind in AsideKind if kind is not AsideKind.CUE)
@@ -463,33 +406,6 @@ def test_a_scene_is_said_with_any_seed_and_states_nothing(scene: Scene) -> None:
         assert not problems, problems
     users = [user for exchanges in said for user, _ in exchanges]
     assert len(set(users)) >= 0.5 * len(users)
-
-
-def test_lines_of_a_scene_share_what_is_drawn() -> None:
-    file = Scenes(
-        rules={"greens": ["some {food}"], "lead": ["Well,"], "go_on": ["Ha,"]},
-        strangers=scene_file().strangers,
-        scenes=(
-            Scene(
-                name="x",
-                words={"pan": ["[pan|pot|wok]"]},
-                cases=({"much": "[two|2]", "is": "a pair"}, {"much": "12", "is": "a dozen"}),
-                steps=(({"user": ("{much} {pan} <greens>",), "assistant": ("{is} {pan} {food} {stranger} {he}",)},),) * 2,
-            ),
-        ),
-    )
-    shown, led = set(), set()
-    for seed in range(20):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "scene_file", lambda: file)
-            (user, assistant), (again, _) = file.scenes[0].say(random.Random(seed), AROUND)
-        led.add(user.startswith("Well, "))
-        user, again = (text.removeprefix("Well, ").removeprefix("Ha, ") for text in (user, again))
-        much, pan, _, *food = user.rstrip(".").split()
-        assert user.lower() == again.lower() and pan in assistant and " ".join(food) in assistant
-        assert assistant.lower().startswith("a pair" if much.lower() in ("two", "2") else "a dozen")
-        shown.add(much.lower())
-    assert shown == {"two", "2", "12"} and led == {True, False}
 
 
 def words_of(slot: str) -> str:

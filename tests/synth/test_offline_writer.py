@@ -18,7 +18,7 @@ from synth.assembly import labelled_sessions
 from synth.config import FactLimits, Shape
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter, answer
-from synth.offline.paper import place_of, read_view
+from synth.offline.paper import read_view
 from synth.offline.templates import Kind, event_texts, facts, fill, slot_source, words
 from synth.offline.topics import PERSON, PLACE, read
 from synth.person import write_person
@@ -53,9 +53,6 @@ def write(number, sizes: Shape, writer, *, sessions: int, seed: int = 1, real: b
 def recorded() -> tuple[Recorder, Person]:
     writer = Recorder(5)
     return writer, write(3, shape("paper"), writer, sessions=25, real=True)
-
-
-# --- whole people ----------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -108,9 +105,6 @@ def test_changes_of_facts_that_no_template_made_are_refused(recorded):
         answer(task.model_copy(update={"facts": unknown, "slots": slots}), random.Random(0))
 
 
-# --- names -----------------------------------------------------------------------------------------------------------------
-
-
 def invented(someone: Person) -> set[str]:
     """The name of a person of the tiny form, and those of everybody and every place in what was ever remembered of them."""
     name = someone.profile.name
@@ -133,9 +127,6 @@ def test_heldout_and_training_people_share_no_invented_name_in_any_text():
     for one, other in (("train", "heldout"), ("heldout", "train")):
         assert names[one] <= said[one]
         assert not names[one] & said[other]
-
-
-# --- the paper shape -------------------------------------------------------------------------------------------------------
 
 
 def assert_reads_well(text: str) -> None:
@@ -187,15 +178,6 @@ def test_paper_dialogues_say_facts_in_the_first_person_and_read_well():
                 assert_reads_well(turn.user)
                 assert_reads_well(turn.assistant)
                 assert someone.profile.name not in turn.user
-
-
-def test_a_narrative_tells_where_its_event_was():
-    for someone in people(2, 5, sizes="paper"):
-        for event in someone.events:
-            place = place_of(event.narrative)
-            assert event.title.casefold() == f"{place.occasion} at {place.place}".casefold()
-            assert all(participant.name in event.narrative for participant in event.participants)
-    assert place_of("Somebody else wrote this.").place
 
 
 def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):

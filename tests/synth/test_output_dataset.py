@@ -123,25 +123,6 @@ def test_a_failure_leaves_nothing_that_looks_finished(tmp_path, error):
     assert contents(tmp_path) == {}
 
 
-def test_people_are_taken_one_at_a_time(tmp_path):
-    alive = []
-
-    class Watched(Person):
-        def __del__(self) -> None:
-            alive.remove(self.persona.person_id)
-
-    def people():
-        for number in range(6):
-            alive.append(f"p{number:06d}")
-            assert len(alive) <= 2
-            yield Watched(**dict(person(number, "heldout" if number == 5 else "train")))
-
-    write_dataset(tmp_path, people(), making=MAKING, episode=EPISODE, seed=7)
-
-
-# --- what must never be written --------------------------------------------------------------------------------------------
-
-
 BOTH = "Ana Ruiz and Dara Voss are worried about the new kitchen in Town0, or was it Town3?"
 HELDOUT = person(3, "heldout")
 TWICE = HELDOUT.model_copy(update={"persona": HELDOUT.persona.model_copy(update={"split": "train"})})
@@ -183,9 +164,6 @@ def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_pat
         assert ours and theirs and not ours & theirs
 
 
-# --- statistics ------------------------------------------------------------------------------------------------------------
-
-
 def test_counts_are_those_of_the_files(out):
     counts = manifest_of(out)["counts"]
     for split, people in (("train", 2), ("heldout", 1)):
@@ -210,18 +188,3 @@ def test_rules_rejections_and_usage_are_summed_over_people(out):
     usage = {"units": 3, "attempts": 3, "rejected": 0, "prompt_tokens": 300, "completion_tokens": 150}
     usage["reasoning_tokens"] = 0
     assert statistics["usage"]["events"] == usage
-
-
-def test_origins_changes_and_keywords_are_counted(out):
-    statistics = manifest_of(out)["statistics"]
-    assert statistics["operations_by_origin"] == {
-        "delta": {"UPDATE": 2},
-        "evolution": {"ADD": 3, "UPDATE": 3},
-        "filling": {"ADD": 3},
-        "reuse": {"NONE": 2},
-    }
-    assert statistics["changes_by_track"] == {"career": {"shift": 3}}
-    assert statistics["memory_threads_by_method"] == {"emotional_update": 3}
-    assert statistics["keywords"]["UPDATE"] == {"keywords": 10, "said": 10, "said_in_turn": 10}
-    # The middle of the second of three turns is where the third quarter begins.
-    assert statistics["facts_said_in_quarter"] == [0, 0, 5, 8]

@@ -18,7 +18,7 @@ from synth.memories import MOST_EXISTING
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.person import write_person
-from synth.records import Evolution, Person, Persona
+from synth.records import Person, Persona
 from synth.tasks import (
     REVIEWS,
     DialogueTask,
@@ -121,27 +121,8 @@ def check_sound(person: Person) -> None:
     assert {session.index for session in person.sessions if session.dialogue is None} == named
 
 
-# --- whole people ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "sessions"), [("paper", 25), ("paper", 3), ("paper", 1), ("demanding_tiny", 3), ("demanding_tiny", 12)]
-)
-async def test_people_of_both_shapes_are_whole(shape, sessions):
-    person = await write(shape=shape, sessions=sessions)
-    assert person.rejections == ()
-    assert [session.index for session in person.sessions if session.dialogue is not None] == list(range(sessions))
-    check_sound(person)
-    assert person.violations == {}
-    assert judge_life(person, named_shape(shape)).violations == ()
-    assert Person.model_validate_json(person.model_dump_json()) == person
-
-
 def persona(number: int) -> Persona:
     return PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
-
-
-# --- scheduling ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["paper", "demanding_tiny"])
@@ -178,9 +159,6 @@ async def test_parallel_parts_run_at_the_same_time():
     assert most[Unit.FILLING] == most[Unit.DIALOGUE] == 10
     assert most[Unit.EVOLUTION] == len(person.groups)
     assert all(most[unit] == 1 for unit in tuple(Unit)[:6])
-
-
-# --- rejections and errors -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [Unit.FIXED, Unit.DYNAMIC, Unit.PREFERENCES, Unit.INITIAL])
@@ -241,21 +219,6 @@ async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
     assert person.violations["life.dates_increase"] == person.checked["life.dates_increase"] == 1
 
 
-async def test_threads_that_repeat_each_other_are_not_both_kept():
-    first = []
-
-    def same(task, answer):
-        """Gives all threads the same memories."""
-        first[:] = first or answer.memories
-        return Evolution(method=answer.method, memories=(*first, *answer.memories)[: len(task.events)])
-
-    person = await write(spoiling(Unit.EVOLUTION, same))
-    assert len(person.groups) == 1
-    assert {item.rules for item in person.rejections} == {("evolution.new_in_life",)}
-    assert rejected(person) == [("evolution", str(place)) for place in range(1, len(person.rejections) + 1)]
-    check_sound(person)
-
-
 async def test_rejected_sessions_change_the_state_all_the_same():
     writer = Wrapper(reject=lambda task, place: at(Unit.FILLING, 3, 8)(task, place) or at(Unit.DIALOGUE, 5)(task, place))
     person, whole = await write(writer), await write()
@@ -298,9 +261,6 @@ async def test_an_error_of_the_writer_ends_the_person(unit):
     assert len(asyncio.all_tasks()) == 1
 
 
-# --- accounts --------------------------------------------------------------------------------------------------------------
-
-
 async def test_the_account_counts_every_unit_and_attempt():
     seen: list[tuple[Unit, UnitResult[Any]]] = []
     writer = Wrapper(reject=at(Unit.DIALOGUE, 1))
@@ -316,9 +276,6 @@ async def test_the_account_counts_every_unit_and_attempt():
     judged = Counter(rule for _, written in seen for verdict in written.verdicts for rule in set(verdict.checked))
     assert {rule: count for rule, count in person.checked.items() if not rule.startswith("life.")} == judged
     assert list(person.checked) == sorted(person.checked)
-
-
-# --- what tasks tell -------------------------------------------------------------------------------------------------------
 
 
 async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_before():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from synth.config import PersonaSettings
-from synth.personas import draw_personas, generate, parts, write_generated
+from synth.personas import draw_personas, generate, parts
 
 MANY = 100_000
 
@@ -21,9 +21,6 @@ def seeds(settings: PersonaSettings, people: int = 5, seed: int = 1) -> list[str
 
 def file(path: Path) -> PersonaSettings:
     return PersonaSettings(source="file", path=str(path))
-
-
-# --- numbering and split ---------------------------------------------------------------------------------------------------
 
 
 @given(people=st.integers(2, 300), share=st.floats(0.01, 0.99))
@@ -39,9 +36,6 @@ def test_both_splits_have_people_and_the_held_out_ones_are_spread_evenly(people:
         assert abs(sum(number < end for number in heldout) - end * share) <= 1.5
 
 
-# --- generated -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_hundred_thousand_generated_seeds_are_all_different_and_no_more_than_there_are() -> None:
     assert len(set(generate(MANY, 1))) == MANY
     total = parts().total
@@ -50,16 +44,6 @@ def test_a_hundred_thousand_generated_seeds_are_all_different_and_no_more_than_t
         parts().sentence(total)
     with pytest.raises(DeltaMemError, match=f"only {total} different ones"):
         generate(total + 1, 1)
-
-
-def test_generated_seeds_are_written_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "seeds.jsonl"
-    write_generated(50, 4, path)
-    assert [json.loads(line)["persona"] for line in path.read_text().splitlines()] == list(generate(50, 4))
-    assert sorted(seeds(file(path), 50)) == sorted(generate(50, 4))
-
-
-# --- file ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,9 +84,6 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, c
         (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(DeltaMemError, match=message):
         seeds(file(tmp_path / "a.jsonl"), 1)
-
-
-# --- PersonaHub ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

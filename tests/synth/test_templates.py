@@ -96,9 +96,6 @@ def test_what_contradicts_itself_is_refused(name: str, old: str, new: str, messa
         load(tmp_path / name, SCHEMAS[name][0])
 
 
-# --- what the files say, which nothing checks when they are loaded ---------------------------------------------------------
-
-
 def test_the_facts_of_the_paper_shape_say_their_keywords_and_change_as_their_track_does():
     facts = templates.facts()
     assert len(facts.named) == len(facts.kinds)

@@ -301,8 +301,6 @@ def test_messages_say_which_item_what_was_found_and_what_was_expected(unit, in_a
     assert violation.message == message
 
 
-# --- a whole life ----------------------------------------------------------------------------------------------------------
-
 PLANTED_LIVES = [
     ("life.one_per_slot", {"events.4.index": 5}),
     ("life.dates_increase", {"events.2.date": date(2026, 3, 1)}),
@@ -332,9 +330,6 @@ def test_a_violation_planted_in_a_life_is_found_by_its_rule_alone(rule, changes)
 def test_quotas_bind_only_where_changes_are_planned_by_quota(rule, changes):
     demanding = edit(small_shape(), {"plan": shape("demanding").plan.model_dump()})
     assert judge_life(edit(LIFE, changes), demanding).violations == ()
-
-
-# --- similarity of texts ---------------------------------------------------------------------------------------------------
 
 
 class Letters:

@@ -24,15 +24,6 @@ STRAY_LINE = "Reminder: please rate this conversation."
 STRAY = {"voice.interference": STRAY_LINE}
 
 
-def shifted(turns):
-    """The plan with so many turns in between the first turn and the second."""
-    entries = [entry.model_dump() for entry in ENTRIES]
-    for entry in entries[2:] + entries[:1]:
-        entry["turn"] += turns
-        entry["previous_turn"] += turns if entry["previous_turn"] else 0
-    return entries
-
-
 def stated(number, signal="value", provenance="said", **fields):
     """Edits of the task that state the difficulty of a fact, and other fields of it."""
     difficulty = OperationDifficulty(signal=signal, rivals=0, provenance=provenance, time="same_day", chain=0)
@@ -45,13 +36,10 @@ IN_MAY = {
     "turns.5.assistant": "Blue looks fine.",
 }
 CHAT = {"asides": ({"id": "a1", "kind": "chit_chat", "words": ("black coffee",), "memory": COFFEE.text},)}
-CLAIM = {"asides": ({"id": "a1", "kind": "assistant_claim", "words": ("black coffee",), "memory": COFFEE.text},)}
 AT_3 = {"asides": ({"aside_id": "a1", "turn": 3},)}
 WITH_COFFEE = SAID[2] + " I nearly spilled black coffee on a film star, in my dreams."
 ALL_COFFEE = SAID[2] + " Strong black coffee and oat biscuits in the morning, that is what people like."
 NO_REGATTA = {"turns.5.user": "Next I want to paint the hull blue this summer.", "turns.5.assistant": "Blue looks fine."}
-TWENTY = {"facts.5.keywords": ("hull", "20")}
-HULL_FIRST = {"turns.1.user": SAID[1] + " The hull is dry.", "turns.5.user": SAID[5] + " All 20 feet of it."}
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("dialogue.turn_count", {"limits.turns": {"min": 7, "max": 8}}, {}),
@@ -132,87 +120,35 @@ def test_a_fact_whose_keywords_are_scattered_is_compared_with_what_the_user_says
     assert SAID[2] in similarity.others and SAID[4] not in similarity.others
 
 
-def test_only_what_is_said_up_to_the_planned_turn_counts():
-    class Last(Always):
-        def between(self, texts, others):
-            return [[float("too late" in other) for other in others] for _ in texts]
-
-    for turn, expected in ((3, {"dialogue.meaning_said"}), (2, set())):
-        said = {f"turns.{turn}.user": SAID[turn] + " Relieved, and not too late."}
-        assert broken(judged({}, said, Last(0))) == expected
-
-
-def test_nothing_is_compared_where_every_fact_is_said_beyond_doubt_or_without_a_model():
-    similarity = Always(-1.0)
-    beyond_doubt = {"turns.2.user": "Relieved, that is it: she offered help with the boat."}
-    assert judged({}, beyond_doubt, similarity).violations == ()
-    assert similarity.texts == []
-    assert "dialogue.meaning_said" not in judged({}, {}).checked
-
-
 @pytest.mark.parametrize(
     ("in_task", "in_answer"),
     [
         # What was known before the session may come from the assistant.
         ({}, {"turns.0.assistant": "Did you play chess with Omar Haddad, or go rowing at dawn?"}),
-        # A plural or another form of a verb is the same word.
-        ({}, {"turns.5.user": "Next comes painting the hulls, before those summer regattas."}),
         # Only the last name has been said before; the person's own name is never asked for.
         ({"facts.1.keywords": ("planks", "Maya Lindqvist", "yard")}, {}),
-        # Copied sentences are allowed where the shape says so.
-        ({"limits.verbatim": True}, {"turns.5.user": HULL.text}),
         # An aperture is no id, nor is the name of a race.
         ({}, {"turns.2.assistant": "A photo at f2.8 would show it, as in F1 racing."}),
-        # Small talk may come again.
-        ({}, {"turns": (TURNS[0], PLEASANTRY, *TURNS[1:], PLEASANTRY), "plan": shifted(1)}),
         # A colon alone makes no speaker.
         ({}, {"turns.2.assistant": "Three things for the user: patience, tar and time.\nMayans: no."}),
-        # Brands, feasts and one-word names are left to the reader.
-        ({}, {"turns.5.user": SAID[5] + " Or by Christmas, says Mom. Next Monday I buy Netflix."}),
         # Without facts there is nothing to spread.
         ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
-        # An update may show by its new value alone, in the words of something new, or follow from what is said.
-        (
-            stated(4, origins=("said", "from_memory", "from_memory"), outdated=("dawn",)),
-            {"plan.3.previous_turn": 0, "turns.3.user": "By the way, I go out at dusk."},
-        ),
         (
             stated(4, "implied", origins=("said", "from_memory", "from_memory")),
             {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."},
         ),
-        # The assistant may say a fact first where that is planned, and either may be wrong at first.
-        (
-            stated(6, provenance="assistant_confirmed"),
-            {
-                "turns.4.assistant": "Will you paint the hull before the summer regatta?",
-                "turns.5.user": "That is the plan, yes.",
-            },
-        ),
         (stated(6, provenance="assistant_corrected", misspoken="mast"), {"turns.4.assistant": "Is the mast next, then?"}),
-        (stated(6, provenance="self_corrected", misspoken="mast"), {"turns.5.user": "The mast. No. " + SAID[5]}),
         # A date is said relative to the session's, a statement counts as one fact, an aside has its words.
         (
             stated(6, **BY_MAY),
             {"turns.5.user": "Next I want to paint the hull, in ten days.", "turns.5.assistant": "All right then."},
         ),
-        (
-            {"facts.0.statement": 1, "facts.1.statement": 1, "limits.facts_per_turn": 1},
-            {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard."},
-        ),
         (CHAT, AT_3 | {"turns.2.user": WITH_COFFEE}),
-        (CLAIM, AT_3 | {"turns.2.assistant": "And there is always black coffee for you."}),
         (
             {**CHAT, "facts": ()},
             AT_3 | {"plan": (), "turns.2.user": WITH_COFFEE, "turns.4.user": "Sundays stay as they are."},
         ),
-        # A number or a weekday alone gives no fact away.
-        (TWENTY, HULL_FIRST | {"turns.2.assistant": "Good. A break of twenty minutes, then?"}),
         ({}, {"turns.0.assistant": "What a nice surprise. Was that on Thursday?"}),
-        # Whose keywords are all said of another fact is not said by that.
-        (
-            {"limits.facts_per_turn": 1, "facts.5.keywords": ("Ines Duarte", "Thursdays")},
-            {"turns.5.user": SAID[5] + " So does Ines Duarte."},
-        ),
         # Of one statement that changes several memories, what held before is said of one.
         (
             {
@@ -224,15 +160,6 @@ def test_nothing_is_compared_where_every_fact_is_said_beyond_doubt_or_without_a_
             {
                 "plan.4": {"fact_id": "f5", "turn": 4, "previous_turn": 4},
                 "turns.3.user": SAID[3] + " And Sundays are for chess with Omar Haddad.",
-            },
-        ),
-        # The outdated value of one fact may belong to another one of the same turn.
-        (
-            stated(4, origins=("said", "from_memory", "from_memory"), outdated=("friend",)),
-            {
-                "plan.3.previous_turn": 0,
-                "plan.4.turn": 4,
-                "turns.3.user": "By the way, I go out at dusk. On Sundays it is chess with my friend Omar Haddad.",
             },
         ),
         # A word that comes and goes is not what held before.
@@ -255,9 +182,6 @@ def test_a_broken_plan_does_not_stop_the_other_rules():
     assert {"dialogue.plan_complete", "dialogue.turn_count"} <= broken(judge_answer(TASK, empty))
     wild = judged({}, {"plan": tuple({"fact_id": "f77", "turn": 99, "previous_turn": 99} for _ in range(40))})
     assert "dialogue.plan_turns_exist" in broken(wild)
-
-
-# --- when something counts as said -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,6 @@ def test_a_planted_violation_is_found_by_its_rule_alone(rule, part, session):
     assert any(part in violation.message for violation in verdict.violations)
 
 
-# --- along a person's sessions ---------------------------------------------------------------------------------------------
-
 FIRST = labelled(ADD, NONE)
 SECOND = following(FIRST, UPDATE)
 CAT = Operation(Event.ADD, f"{NAME} owns a grey cat.", None, ("grey", "cat"))
@@ -133,9 +131,6 @@ def test_a_chain_names_the_session_of_a_violation():
 def test_every_rule_has_a_planted_violation():
     planted = {f"session.{rule}" for rule, _, _ in (*PLANTED, *PLANTED_CHAINS)}
     assert {rule.name for rule in (*SINGLE.rules, *CHAIN.rules)} == planted
-
-
-# --- between the splits ----------------------------------------------------------------------------------------------------
 
 
 def test_people_of_one_split_may_share_everything_and_those_of_both_nothing():
