@@ -158,7 +158,7 @@ async def _profile(author: Author, names: NameSource, plans: tuple[FactPlan, ...
         )
     if preferences is None:
         return None
-    told = {"fixed": fixed, "dynamic": dynamic, "preferences": preferences}
+    told: dict[str, Any] = {"fixed": fixed, "dynamic": dynamic, "preferences": preferences}
     facts: tuple[TrackedFact, ...] = ()
     if shape.initial.total.max and not is_newcomer(author.number, shape.initial.newcomers, author.seed):
         initial = await author.ask(InitialTask(**told, counts=shape.initial, limits=shape.facts, plans=plans))

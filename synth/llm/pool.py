@@ -58,7 +58,11 @@ class EndpointPool:
         if not settings.base_urls:
             raise DeltaMemError("llm.base_urls must name at least one endpoint, for example [http://localhost:8000/v1]")
         self._settings = settings
-        options = {"api_key_env": settings.api_key_env, "timeout": settings.timeout, "max_retries": settings.max_retries}
+        options: dict[str, Any] = {
+            "api_key_env": settings.api_key_env,
+            "timeout": settings.timeout,
+            "max_retries": settings.max_retries,
+        }
         structured: Structured = "json_schema" if settings.structured == "auto" else settings.structured
         self._endpoints = [
             _Endpoint(LLM(url, settings.model, max_concurrency=settings.slots, **options), settings.slots, structured)

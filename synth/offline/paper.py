@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
@@ -295,7 +295,12 @@ class EventWriter:
                 break
         self._seen.add(fact.text)
         self._held[fact.text] = _Held(planned.track, subject, Known(kind, form, values))
-        made = {"track": planned.track, "change": planned.change, "subject": subject, "previous_text": previous}
+        made: dict[str, Any] = {
+            "track": planned.track,
+            "change": planned.change,
+            "subject": subject,
+            "previous_text": previous,
+        }
         return StateDelta(text=fact.text, keywords=fact.keywords, **made), values
 
     def _written(self, slot: EventSlot, changes: tuple[StateDelta, ...], company: Mapping[str, str]) -> LifeEvent:
