@@ -168,11 +168,11 @@ def named_owner(request: Request, key: Key) -> str:
     return owner
 
 
-# Only for OpenAPI; `token_of` reads the headers.
-_SCHEMES = [
+SECURITY = [
     Depends(HTTPBearer(auto_error=False, description="An API key made with `deltamem keys create`.")),
     Depends(APIKeyHeader(name="X-API-Key", auto_error=False)),
 ]
+"""Dependencies that make OpenAPI name the ways to send a key; `token_of` reads the headers."""
 
 
 async def _caller(request: Request) -> Key:
@@ -181,21 +181,15 @@ async def _caller(request: Request) -> Key:
 
 Caller = Annotated[Key, Depends(_caller)]
 """The key of the request, as a FastAPI dependency."""
-SECURITY = _SCHEMES
-"""Dependencies that make OpenAPI name the ways to send a key."""
 
 SLASH = "\udc2f"
 """Stands for a slash in an owner's name while a request is routed. It cannot come in an address, which is UTF-8."""
 
 
-def _owner_name(given: object) -> object:
-    return given.replace(SLASH, "/") if isinstance(given, str) else given
-
-
 OwnerName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=_LONGEST_NAME),
-    BeforeValidator(_owner_name),
+    BeforeValidator(lambda given: given.replace(SLASH, "/") if isinstance(given, str) else given),
     Path(description="Whose memory."),
 ]
 

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from urllib.parse import unquote, unquote_to_bytes
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from opentelemetry.trace import SpanKind, get_tracer, use_span
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,7 +73,7 @@ def create_app(
         redirect_slashes=False,
         redoc_url=None,
         docs_url=None,  # its page would load scripts from elsewhere
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
         separate_input_output_schemas=False,
         # Its own spans and logs would hold paths, queries and what was refused, so names and texts of people.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
@@ -88,10 +87,6 @@ def create_app(
         app.include_router(router)
     app.router.routes.append(MCPRoute(mcp))
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 class Gate:
