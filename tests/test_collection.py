@@ -74,25 +74,6 @@ def heavy(file: Path) -> dict[str, str]:
     return found
 
 
-NOT_YET = (
-    "tests/deltamem/bank",
-    "tests/deltamem/cli/test_command_checkpoint.py",
-    "tests/deltamem/test_bert_encoder.py",
-    "tests/deltamem/test_chat_template.py",
-    "tests/deltamem/test_embedding.py",
-    "tests/deltamem/test_local_policy.py",
-    "tests/deltamem/training",
-    "tests/trust/test_owners.py",
-)
-"""Folders and files that still load something; what is mended may be struck off."""
-
-
-def _case(file: Path) -> object:
-    name = file.relative_to(ROOT).as_posix()
-    known = any(name == one or name.startswith(f"{one}/") for one in NOT_YET)
-    return pytest.param(file, id=name, marks=[pytest.mark.xfail(reason="see NOT_YET", strict=False)] if known else [])
-
-
-@pytest.mark.parametrize("file", [_case(file) for file in TESTS])
+@pytest.mark.parametrize("file", TESTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_test_file_loads_nothing_that_takes_seconds(file: Path) -> None:
     assert heavy(file) == {}, "import it in a fixture or a function"
