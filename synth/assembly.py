@@ -379,8 +379,8 @@ def labelled_sessions(person: Person) -> Iterator[LabelledSession]:
     for session, before, operations, after in replay(person):
         if session.dialogue is None or person.profile is None:
             continue
-        exchanges = [(("user", exchange.user), ("assistant", exchange.assistant)) for exchange in session.dialogue.turns]
-        turns = tuple(Turn(role, text) for exchange in exchanges for role, text in exchange)
+        pairs = [(Turn("user", each.user), Turn("assistant", each.assistant)) for each in session.dialogue.turns]
+        turns = tuple(turn for pair in pairs for turn in pair)
         # A session without facts is planned to have none; otherwise its difficulty is that of its facts, if it was planned.
         planned = tuple(fact.difficulty for fact in session.facts if fact.difficulty is not None)
         difficulty = None

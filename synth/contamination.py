@@ -121,7 +121,9 @@ def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS)
         except OSError as error:
             raise DeltaMemError(f"{file}: {error.strerror}; name the folder of a data set") from error
         counts += [records, hit]
-    return ContaminationReport(n, tuple(map(str, files)), len(known), *counts, tuple(longest))
+    sessions, sessions_hit, people, people_hit = counts
+    compared = tuple(map(str, files))
+    return ContaminationReport(n, compared, len(known), sessions, sessions_hit, people, people_hit, tuple(longest))
 
 
 def render(report: ContaminationReport) -> str:
