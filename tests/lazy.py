@@ -17,6 +17,9 @@ class Lazy:
         return module if self._name is None else getattr(module, self._name)
 
     def __getattr__(self, name: str) -> Any:
+        # What pytest asks every name of a module for while it collects.
+        if name.startswith("__") or name == "_mock_name":
+            raise AttributeError(name)
         return getattr(self._real(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
