@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from scripted_server import Reply, completion, failure, serve
 
-from deltamem.config import CONFIGS, validated
+from deltamem.config import CONFIGS, run_hydra, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
@@ -304,11 +302,17 @@ def test_the_reward_of_the_demanding_data_can_be_chosen_and_is_named() -> None:
     assert "reward with stale_weight=3.0, match_overwritten=False, " in str(summary_table(result.summary).caption)
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "eval.heldout", *ENDPOINT, f"out={tmp_path}", "sessions=missing.jsonl"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"})
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "missing.jsonl: no such file" in done.stderr
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # Hydra sets it, and the command takes it away again
+    monkeypatch.setattr(sys, "argv", ["eval.heldout", *ENDPOINT, f"out={tmp_path}", "sessions=missing.jsonl"])
+    with pytest.raises(SystemExit) as ended:
+        run_hydra(main, "heldout")
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert "missing.jsonl: no such file" in printed.err
 
 
 @pytest.mark.parametrize(
