@@ -9,39 +9,34 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from deltamem.embedding import LazyEmbedder, load_embedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.runs import JsonLinesStore, atomic_writer, config_hash, faster_loop
+from synth.backend import Backend, backend_of
 from synth.cards import load_cards
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
 from synth.names import InventedNames, RealNames
-from synth.offline import OfflineWriter
 from synth.output.files import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.progress import Progress, Totals
 from synth.records import Person, Persona
-from synth.tasks import Unit, UnitResult, Writer
-from synth.validators.base import EmbedderSimilarity
-
-if TYPE_CHECKING:
-    from synth.llm.pool import EndpointPool
-
+from synth.tasks import Unit, UnitResult
 
 ANSWERS_STORE, ERRORS_FILE = "answers.jsonl", "errors.jsonl"
 RUN_FILE = "run.json"
 """What a work folder is for: the recipe, and the fingerprint of every person who belongs into it."""
 
 _NOT_IN_FINGERPRINTS = {
-    "__main__.py", "contamination.py", "estimate.py", "output", "personas.py", "personas.yaml", "pipeline.py", "progress.py",
+    "__main__.py", "backend.py", "contamination.py", "estimate.py", "output", "personas.py", "personas.yaml", "pipeline.py",
+    "progress.py",
 }  # fmt: skip
 """Parts of this package that records do not follow from; of `personas`, they follow from the result alone."""
 
@@ -123,22 +118,12 @@ def read_people(store: JsonLinesStore, person_ids: Iterable[str]) -> Iterator[Pe
 _DEAD_ENDPOINT = 3
 """People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
 _SHOWN_ERRORS = 3
-_REMEMBERED_TEXTS = 20_000
-"""Texts come back within one person only, and memory shall stay flat over hundreds of them."""
 _COLLECT_AFTER = 100_000
 """New objects until garbage is looked for: records hold no cycles, and Python's 700 makes it look at them all the time."""
 
 
 class _GivenUp(Exception):
     """No endpoint answers any more."""
-
-
-class _Backend(NamedTuple):
-    """Who writes; `similarity` finds facts that say the same in other words, as language models write them."""
-
-    writer: Writer
-    similarity: EmbedderSimilarity | None = None
-    pool: EndpointPool | None = None
 
 
 def generate(settings: SynthSettings) -> int:
@@ -202,27 +187,6 @@ def _signals() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-@asynccontextmanager
-async def _backend(settings: SynthSettings, folder: Path) -> AsyncIterator[_Backend]:
-    name = settings.embedder
-    if settings.writer == "offline" or settings.llm is None:
-        yield _Backend(OfflineWriter(settings.seed, None if name is None else EmbedderSimilarity(LazyEmbedder(name))))
-        return
-    # A language model's texts need it for certain: what is missing is told before anything is paid for.
-    loaded = None if name is None else load_embedder(name, max_texts=_REMEMBERED_TEXTS)
-    similarity = None if loaded is None else EmbedderSimilarity(loaded)
-    from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
-    from synth.llm.writer import LLMWriter
-
-    pool = EndpointPool(settings.llm)
-    try:
-        with JsonLinesStore(folder / ANSWERS_STORE) as answers:
-            writer = LLMWriter(settings.llm, pool, answers, seed=settings.seed, similarity=similarity)
-            yield _Backend(writer, similarity, pool)
-    finally:
-        await pool.close()
-
-
 class _Generation:
     def __init__(self, settings: SynthSettings, folder: Path, store: JsonLinesStore) -> None:
         self._settings, self._folder, self._store = settings, folder, store
@@ -235,12 +199,12 @@ class _Generation:
         """Write the people who are not finished."""
         stop.task = asyncio.current_task()
         try:
-            async with _backend(self._settings, self._folder) as backend:
+            async with backend_of(self._settings, self._folder / ANSWERS_STORE) as backend:
                 await self._write(personas, backend)
         finally:
             stop.task = None
 
-    async def _write(self, personas: Sequence[Persona], backend: _Backend) -> None:
+    async def _write(self, personas: Sequence[Persona], backend: Backend) -> None:
         settings = self._settings
         self._run, work = plan(settings, personas, backend.writer.making)
         with atomic_writer(self._folder / RUN_FILE) as file:
@@ -269,7 +233,7 @@ class _Generation:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _worker(self, queue: Iterator[Work], backend: _Backend) -> None:
+    async def _worker(self, queue: Iterator[Work], backend: Backend) -> None:
         settings = self._settings
         syllables = settings.shape.profile.name_syllables
         names = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed, syllables)
