@@ -159,6 +159,8 @@ class BenchmarkConfig(StrictModel):
     def _of_protocol(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
+        if "options" in values:
+            raise DeltaMemError("unknown config key 'options'; keys of a system are given by themselves")
         known = {key for kind in plugins.load_all("systems").values() for key in kind.keys.model_fields}
         # An empty one may be of a system that is not installed: the configuration file has the keys of all.
         own = {key: of for key, of in values.items() if key not in cls.model_fields and (key in known or of in (None, []))}
