@@ -45,7 +45,7 @@ def test_honest_control(lab: Lab) -> None:
     """What attacks want to beat: nothing failed, and a naive harness prints the same."""
     honest = lab.honest
     assert honest.naive_score == pytest.approx(honest.score) == pytest.approx(40.6, abs=0.05)
-    assert (honest.withheld, honest.summary.failures["count"]) == (False, 0)
+    assert (honest.withheld, honest.summary.failures.count) == (False, 0)
     assert honest.naive_recall == pytest.approx(honest.recall) == pytest.approx(51.0, abs=0.05)
 
 
