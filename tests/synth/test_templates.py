@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from deltamem.errors import DeltaMemError
-from papers.stitch.writer import world
 from synth import cards
 from synth.names import Names, names
 from synth.offline import scenes, speaker, templates, topics
@@ -26,7 +25,6 @@ from synth.records import AsideKind, Career, Domain, Family, Health, LifeGoal, R
 PACKAGE = Path(__file__).parents[2] / "synth"
 FILES = sorted(PACKAGE.rglob("*.yaml"))
 SCHEMAS = {
-    "came.yaml": (world.Sentences, world.sentences),
     "cards.yaml": (cards.Cards, cards.load_cards),
     "names.yaml": (Names, names),
     "personas.yaml": (Parts, parts),
