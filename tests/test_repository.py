@@ -142,13 +142,13 @@ def test_each_wrong_import_breaks_a_contract(tmp_path: Path) -> None:
         )
 
 
-def test_core_needs_only_the_standard_library() -> None:
-    for node in ast.walk(ast.parse((ROOT / "deltamem" / "memory.py").read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        for name in names:
-            assert name.partition(".")[0] in sys.stdlib_module_names, name
+def test_memory_states_need_only_the_standard_library() -> None:
+    for module in ("memory", "text"):
+        for node in ast.walk(ast.parse((ROOT / "deltamem" / f"{module}.py").read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert all(name == "deltamem.text" or name.partition(".")[0] in sys.stdlib_module_names for name in names), names
 
 
 def test_types_are_published() -> None:
