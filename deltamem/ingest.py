@@ -58,7 +58,7 @@ class Transition:
     seconds: float = 0.0  # Wall time
 
 
-class Step(NamedTuple):
+class AppliedChanges(NamedTuple):
     """The next state, and the changes that lead to it."""
 
     state: MemoryState
@@ -72,7 +72,7 @@ def take_step(
     new_ids: Iterator[str],
     turns: Sequence[tuple[int, ...]],
     metadata: Metadata = NO_METADATA,
-) -> Step:
+) -> AppliedChanges:
     """Apply operations and describe what they did to each memory.
 
     Args:
@@ -106,7 +106,7 @@ def take_step(
             changes.append(Change(ChangeEvent.UPDATE, target, known, after[target], sources))
         else:
             changes.append(Change(ChangeEvent.NONE, target, known, known, sources))
-    return Step(after, tuple(changes))
+    return AppliedChanges(after, tuple(changes))
 
 
 NEIGHBOURS = 3  # Stored memories that an addition is compared with

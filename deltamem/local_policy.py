@@ -56,7 +56,7 @@ class Generated(NamedTuple):
     stopped: bool  # Whether an end-of-sequence token was sampled (else the limit was reached)
 
 
-class _Layer(NamedTuple):
+class _CacheLayer(NamedTuple):
     input_norm: Tensor
     qkv: Tensor
     query_norm: Tensor | None
@@ -274,7 +274,7 @@ class _Weights(NamedTuple):
     embedding: Tensor
     head: Tensor
     final_norm: Tensor
-    layers: list[_Layer]
+    layers: list[_CacheLayer]
     frequencies: Tensor
 
 
@@ -284,7 +284,7 @@ def _read_weights(model: Any) -> _Weights:
     for block in model.model.layers:
         attention, mlp = block.self_attn, block.mlp
         layers.append(
-            _Layer(
+            _CacheLayer(
                 input_norm=block.input_layernorm.weight,
                 qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
                 query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,

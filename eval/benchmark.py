@@ -32,7 +32,7 @@ from eval.systems.baselines import Evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """Sessions to ingest, then what is asked and checked before any later session is ingested."""
 
     sessions: tuple[tuple[DialogueSession, ...], ...]  # For each store of the timeline, in order
@@ -47,7 +47,7 @@ class Timeline:
     """Stores that are fed and searched together, and the steps of their life in order."""
 
     stores: tuple[StoreKey, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
     titled: bool = False  # Whether an answering model is shown whose memory the passages of a store are
 
 
@@ -146,7 +146,7 @@ class PointChecks(Protocol):
 
     k: int  # Passages that a point is searched for
 
-    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
+    def extracted(self, step: TimelineStep, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
         """One record for each memory that the system extracted from the sessions of a step."""
         ...
 

@@ -16,7 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from deltamem.window import estimate_tokens
-from eval.benchmark import Benchmark, Step, Timeline
+from eval.benchmark import Benchmark, Timeline, TimelineStep
 from eval.config import BenchmarkConfig, SpeedSettings
 from eval.judge import load_calibration
 from eval.parts import Prompts, load_prompts
@@ -128,7 +128,7 @@ def _ask(result: RunEstimate, loaded: Benchmark[Any], timeline: Timeline, config
             _check(result, step, config, prompts)
 
 
-def _check(result: RunEstimate, step: Step, config: BenchmarkConfig, prompts: Prompts) -> None:
+def _check(result: RunEstimate, step: TimelineStep, config: BenchmarkConfig, prompts: Prompts) -> None:
     """Judging memory points, and what was extracted of those systems that extract."""
     counts = Counter(point.kind for point in step.points or ())
     result.texts += counts["update"]

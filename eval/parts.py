@@ -18,7 +18,7 @@ from eval.systems.base import System
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GivenParts:
     """What plays a part of a run in place of what the configuration would make, for tests."""
 
     system: System | None = None
@@ -44,7 +44,7 @@ class Parts:
         return {name for name, part in given.items() if part is not None}
 
 
-CONFIGURED = Parts()  # Nothing is replaced
+CONFIGURED = GivenParts()  # Nothing is replaced
 
 
 @dataclass(frozen=True, slots=True)

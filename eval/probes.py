@@ -53,7 +53,7 @@ def score_probes(
     return {name: asdict(score) for name, score in found.items()}
 
 
-class Row(NamedTuple):
+class ProbeRow(NamedTuple):
     """A policy, trained or shallow; None where it was not measured."""
 
     name: str
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     """The reward by cell of difficulty; empty where none was planned."""
 
 
-def rows(summaries: Mapping[str, Summary]) -> list[Row]:
+def rows(summaries: Mapping[str, Summary]) -> list[ProbeRow]:
     """Evaluated policies and the probes beside them, in one order: by falling reward, those that know the target last.
 
     Args:
@@ -82,17 +82,17 @@ def rows(summaries: Mapping[str, Summary]) -> list[Row]:
         recall = metrics.get("update_recall")
         estimate = recall["estimate"] if recall else None
         found.append(
-            Row(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate, summary.get("cells", {}))
+            ProbeRow(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate, summary.get("cells", {}))
         )
     probes: Mapping[str, Any] = next((summary["probes"] for summary in summaries.values() if summary.get("probes")), {})
     for name, probe in probes.items():
         parts = probe["parts"]
         told = name.replace("_", " "), probe["description"], probe["knows_target"]
-        found.append(Row(*told, parts["reward"], parts["transition"], probe["rates"]["update_recall"], probe["cells"]))
+        found.append(ProbeRow(*told, parts["reward"], parts["transition"], probe["rates"]["update_recall"], probe["cells"]))
     return sorted(found, key=lambda row: (row.knows_target, -row.reward["estimate"] if row.reward else 1.0))
 
 
-def not_better(found: Sequence[Row]) -> list[str]:
+def not_better(found: Sequence[ProbeRow]) -> list[str]:
     """A sentence for each evaluated policy that earns no more than the best shallow one that does not know the target."""
     measured = [(row, row.reward["estimate"]) for row in found if row.reward and not row.knows_target]
     shallow = [(estimate, row) for row, estimate in measured if row.description]
@@ -106,7 +106,7 @@ def not_better(found: Sequence[Row]) -> list[str]:
     ]
 
 
-def probe_table(found: Sequence[Row]) -> Table:
+def probe_table(found: Sequence[ProbeRow]) -> Table:
     """The rows for the terminal."""
     table = Table(
         "policy", title="Beside shallow policies", caption="95% intervals by person; below: those that know the target"
@@ -122,7 +122,7 @@ def probe_table(found: Sequence[Row]) -> Table:
     return table
 
 
-class CellRow(NamedTuple):
+class ShownCell(NamedTuple):
     """A cell of difficulty as it is shown."""
 
     value: str
@@ -130,10 +130,10 @@ class CellRow(NamedTuple):
     sessions: int | None
     """How many of them a trained policy answered; None beside probes alone."""
     rewards: list[Mapping[str, float] | None]
-    """One for each `Row`."""
+    """One for each `ProbeRow`."""
 
 
-def cell_rows(found: Sequence[Row]) -> dict[str, list[CellRow]]:
+def cell_rows(found: Sequence[ProbeRow]) -> dict[str, list[ShownCell]]:
     """Rewards by cell of difficulty, the cells by axis; empty where no difficulty was planned."""
     rewards = {
         axis: [(value, [row.cells.get(f"{axis}={value}") for row in found]) for value in values]
@@ -141,7 +141,7 @@ def cell_rows(found: Sequence[Row]) -> dict[str, list[CellRow]]:
     }
     shown = {
         axis: [
-            CellRow(
+            ShownCell(
                 value.replace("_", " "),
                 max((int(one["count"]) for one in of_cell if one and "count" in one), default=None),
                 of_cell,
@@ -154,7 +154,7 @@ def cell_rows(found: Sequence[Row]) -> dict[str, list[CellRow]]:
     return {axis: of_axis for axis, of_axis in shown.items() if of_axis}
 
 
-def cell_tables(found: Sequence[Row]) -> list[Table]:
+def cell_tables(found: Sequence[ProbeRow]) -> list[Table]:
     """Rewards by cell of difficulty for the terminal, policies that know the target in a table of their own."""
     tables = []
     shown = cell_rows(found)
@@ -183,6 +183,6 @@ def cell_tables(found: Sequence[Row]) -> list[Table]:
 _FIGURE, _WITH_INTERVAL = 7, 20  # Characters; a word of a heading may take two more than a figure
 
 
-def _cell_figure(row: Row, reward: Mapping[str, float] | None) -> str:
+def _cell_figure(row: ProbeRow, reward: Mapping[str, float] | None) -> str:
     """With its interval if the policy is no probe: ten intervals side by side cannot be read."""
     return f"{reward['estimate']:.3f}" if row.description and reward else interval_text(reward)

@@ -22,7 +22,7 @@ from deltamem.embedding import Embedder
 from deltamem.errors import EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
-from eval.benchmark import AskContext, Asker, Benchmark, PointChecks, Report, Results, Step, Timeline
+from eval.benchmark import AskContext, Asker, Benchmark, PointChecks, Report, Results, Timeline, TimelineStep
 from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.models import Models
@@ -193,7 +193,7 @@ class Run:
         judged = kept.verdict is not None or not (self.judges and self.checks.is_judged(kept, ingested))
         return QuestionState.DONE if judged else QuestionState.JUDGE
 
-    def _states(self, timeline: Timeline, step: Step) -> Iterable[QuestionState]:
+    def _states(self, timeline: Timeline, step: TimelineStep) -> Iterable[QuestionState]:
         """Of all that is asked and checked in a step."""
         yield from (self.state(question.key) for question in step.questions)
         if step.points is not None:
@@ -306,7 +306,7 @@ class Run:
             reached.add(number)
         return None
 
-    def _notes(self, memories: Sequence[Memory], ahead: Sequence[Step], lacking: Sequence[str]) -> tuple[str, ...]:
+    def _notes(self, memories: Sequence[Memory], ahead: Sequence[TimelineStep], lacking: Sequence[str]) -> tuple[str, ...]:
         """In what way the memories are not what they should be after a step."""
         known = any(
             session.id in memory.known
@@ -408,7 +408,7 @@ class Run:
     def _finish_step(
         self,
         timeline: Timeline,
-        step: Step,
+        step: TimelineStep,
         ingested: Sequence[IngestRecord] | None,
         later: asyncio.TaskGroup,
         failure: str | None = None,
@@ -492,7 +492,7 @@ class Run:
             return True
         return self.benchmark.search_state != "exact" and bool(self._missing(timeline))
 
-    def _to_search(self, step: Step) -> list[QuestionRecord | PointRecord]:
+    def _to_search(self, step: TimelineStep) -> list[QuestionRecord | PointRecord]:
         """What the memory is to be searched for in a step and was not yet."""
         points = [point for point in step.points or () if self.point_state(point, None) is QuestionState.SEARCH]
         return [*points, *(one for one in step.questions if self.state(one.key) is QuestionState.SEARCH)]
@@ -504,7 +504,7 @@ class Run:
         record = self.files.retrieved.get(key)
         return None if record is None or record.error is not None else record
 
-    def _ingested(self, timeline: Timeline, step: Step) -> list[IngestRecord] | None:
+    def _ingested(self, timeline: Timeline, step: TimelineStep) -> list[IngestRecord] | None:
         """What became of the sessions of a step; None if some have to be ingested."""
         keys = _session_keys(timeline, [step])
         records = [record for key in keys if (record := self._session(key)) is not None]
@@ -519,7 +519,7 @@ class Run:
         record = self.files.sessions.get(key)
         return None if record is None or record.outcome == "failed" else record
 
-    def _point_records(self, step: Step, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
+    def _point_records(self, step: TimelineStep, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
         """The points and extracted memories of a step, before anything was searched for or judged."""
         if step.points is None:
             return []
@@ -534,7 +534,7 @@ def _at_budget(benchmark: Benchmark[Any], results: Results, budget: int) -> tupl
     return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
 
 
-def _session_keys(timeline: Timeline, steps: Iterable[Step] | None = None) -> list[str]:
+def _session_keys(timeline: Timeline, steps: Iterable[TimelineStep] | None = None) -> list[str]:
     """Keys of the records of all its sessions, or those of some steps; store after store in each step."""
     return [
         f"{store.id}/{session.id}"

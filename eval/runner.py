@@ -24,7 +24,7 @@ from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
 from eval.metrics import load_nltk
 from eval.models import Models, make_embedder, open_models
-from eval.parts import CONFIGURED, Parts, Prompts, load_prompts, make_answerer, make_judge
+from eval.parts import CONFIGURED, GivenParts, Prompts, load_prompts, make_answerer, make_judge
 from eval.progress import ProgressBars
 from eval.records import (
     open_files,
@@ -108,7 +108,9 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Console, parts: Parts = CONFIGURED) -> Summary:
+def evaluate(
+    benchmark: type[Benchmark[Config]], config: Config, console: Console, parts: GivenParts = CONFIGURED
+) -> Summary:
     """Run a benchmark and return the summary, whose ``failures.count`` is not 0 if something failed.
 
     Records and ``summary.json`` are in the output folder; progress is shown on the console. `parts` are used instead of
@@ -130,7 +132,7 @@ def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Consol
     return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))
 
 
-async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, console: Console) -> Summary:
+async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: GivenParts, console: Console) -> Summary:
     started = time.perf_counter()
     config = benchmark.config
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
@@ -180,7 +182,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     return summary
 
 
-def _make_judges(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, models: Models) -> dict[str, Judge]:
+def _make_judges(benchmark: Benchmark[Config], prompts: Prompts, parts: GivenParts, models: Models) -> dict[str, Judge]:
     """The judges by name, those of further runs as `name#2`."""
     config, judges = benchmark.config, {}
     specs = benchmark.judges(config)

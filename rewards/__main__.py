@@ -23,7 +23,7 @@ from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProb
 from deltamem.sessions import Session
 from rewards.reward import (
     DEFAULT_OPTIONS,
-    Entry,
+    ComplementEntry,
     RewardOptions,
     TransitionScore,
     format_score,
@@ -56,7 +56,7 @@ class _CaseFile(StrictModel):
     retrieved_ids: list[str] | None = None
 
 
-class Case(NamedTuple):
+class RewardCase(NamedTuple):
     """A case, ready to be scored."""
 
     prior: MemoryState
@@ -67,7 +67,7 @@ class Case(NamedTuple):
     refused: tuple[OperationProblem, ...]  # Why predicted operations were left out
 
 
-def read_case(path: Path, *, max_turns: int) -> Case:
+def read_case(path: Path, *, max_turns: int) -> RewardCase:
     """Read a case file; the turns of an episode, at most `max_turns`, are read as in training.
 
     Raises:
@@ -83,7 +83,7 @@ def read_case(path: Path, *, max_turns: int) -> Case:
         raise DeltaMemError(f"{path}: {error}") from error
 
 
-def _case(file: _CaseFile, max_turns: int) -> Case:
+def _case(file: _CaseFile, max_turns: int) -> RewardCase:
     prior = MemoryState(Memory(key, memory.text, memory.time) for key, memory in file.prior_state.items())
     target = tuple(
         Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords), tuple(op.outdated)) for op in file.target
@@ -110,7 +110,7 @@ def _case(file: _CaseFile, max_turns: int) -> Case:
             given = [Operation(op.event, op.text, op.target_memory_id) for op in file.predicted]
             operations, refused = check(prior, given)
         trajectory = replace(trajectory, operations=operations)
-    return Case(prior, target, trajectory, file.assistant_turns is not None, file.retrieved_ids is not None, refused)
+    return RewardCase(prior, target, trajectory, file.assistant_turns is not None, file.retrieved_ids is not None, refused)
 
 
 def _check_target(prior: MemoryState, target: Sequence[Operation]) -> None:
@@ -238,7 +238,7 @@ def _print(result: dict[str, Any], transition: TransitionScore) -> None:
             console.print(f"{heading}: {', '.join(kinds)}")
 
 
-def _cell(entry: Entry) -> Text:
+def _cell(entry: ComplementEntry) -> Text:
     """Id or ``new``, how the entry came about, and its text; no markup is read from it."""
     return Text(f"[{entry.id or 'new'}, {entry.origin.value.replace('_', ' ')}] {entry.text}")
 

@@ -13,7 +13,7 @@ from deltamem.episode import Trajectory, Violation
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import LabelledSession
 from rewards.fidelity import bare_words, says
-from rewards.reward import Origin, TransitionScore
+from rewards.reward import EntryOrigin, TransitionScore
 
 VIOLATION_PREFIX = "violations/"
 
@@ -74,15 +74,15 @@ def _count_operations(
         "predicted_operations": len(predicted),
         "due_updates": len(due),
         "right_target_updates": len(due & rewritten),
-        "matched_updates": sum(a.origin is b.origin is Origin.UPDATED and a.id == b.id for a, b in links),
+        "matched_updates": sum(a.origin is b.origin is EntryOrigin.UPDATED and a.id == b.id for a, b in links),
         "add_for_update": sum(
-            a.origin is Origin.ADDED and b.origin is Origin.UPDATED and b.id not in rewritten for a, b in links
+            a.origin is EntryOrigin.ADDED and b.origin is EntryOrigin.UPDATED and b.id not in rewritten for a, b in links
         ),
         "predicted_updates": len(ours[Event.UPDATE]),
         "wrong_target_updates": sum(op.target_memory_id not in due for op in ours[Event.UPDATE]),
-        "restored_overwrites": sum(b.origin is Origin.OVERWRITTEN and a.origin is Origin.ADDED for a, b in links),
+        "restored_overwrites": sum(b.origin is EntryOrigin.OVERWRITTEN and a.origin is EntryOrigin.ADDED for a, b in links),
         "target_adds": len(theirs[Event.ADD]),
-        "matched_adds": sum(a.origin is b.origin is Origin.ADDED for a, b in links),
+        "matched_adds": sum(a.origin is b.origin is EntryOrigin.ADDED for a, b in links),
         "predicted_adds": len(ours[Event.ADD]),
         "duplicate_adds": _duplicates(prior, [op.text for op in ours[Event.ADD]]),
         "due_nones": len(theirs[Event.NONE]),

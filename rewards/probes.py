@@ -36,7 +36,7 @@ PARTS = ("reward", "format", "retrieval", "transition")
 RATES = ("update_recall", "add_for_update_rate", "wrong_target_rate")
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """What a policy makes of a session."""
 
     operations: list[Operation]
@@ -68,7 +68,7 @@ class Surface:
         return by_event
 
 
-Policy = Callable[[LabelledSession, Surface], Answer]
+Policy = Callable[[LabelledSession, Surface], ProbeAnswer]
 
 
 class Probe(NamedTuple):
@@ -80,11 +80,11 @@ class Probe(NamedTuple):
     searches: bool = False  # One that does not earns the retrieval reward only where no memory is needed
 
 
-def _bag_of_words(labelled: LabelledSession, surface: Surface) -> Answer:
+def _bag_of_words(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     guessed = surface.guessed(labelled)
     found = surface.by_vectors(labelled, guessed[Event.UPDATE] + guessed[Event.NONE])
     copied = _copied(labelled, guessed[Event.UPDATE])
-    return Answer([*_copied(labelled, guessed[Event.ADD]), *_rewritten(copied, found[: len(copied)])], found)
+    return ProbeAnswer([*_copied(labelled, guessed[Event.ADD]), *_rewritten(copied, found[: len(copied)])], found)
 
 
 def _added(labelled: LabelledSession, *events: Event) -> list[Operation]:
@@ -92,24 +92,24 @@ def _added(labelled: LabelledSession, *events: Event) -> list[Operation]:
     return [Operation(Event.ADD, op.text) for op in labelled.operations if op.event in events]
 
 
-def _with_targets(labelled: LabelledSession, ranking: Ranking) -> Answer:
+def _with_targets(labelled: LabelledSession, ranking: Ranking) -> ProbeAnswer:
     """The target's texts; what is to be rewritten is the memory that the new text finds first."""
     due = [op for op in labelled.operations if op.event is not Event.ADD]
     found = dict(zip(due, ranking(labelled, [op.text for op in due]), strict=True))
     nearest = [found[op] for op in due if op.event is Event.UPDATE]
     rewritten = _rewritten(_added(labelled, Event.UPDATE), nearest)
-    return Answer([*_added(labelled, Event.ADD), *rewritten], list(found.values()))
+    return ProbeAnswer([*_added(labelled, Event.ADD), *rewritten], list(found.values()))
 
 
-def _all_as_update(labelled: LabelledSession, surface: Surface) -> Answer:
+def _all_as_update(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     added = _added(labelled, *EVENTS)
     found = surface.by_vectors(labelled, [op.text for op in added])
-    return Answer(_rewritten(added, found), found)
+    return ProbeAnswer(_rewritten(added, found), found)
 
 
-def _target(labelled: LabelledSession, surface: Surface) -> Answer:
+def _target(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     operations = [Operation(op.event, op.text, op.target_memory_id) for op in labelled.operations]
-    return Answer(operations, [sorted(needed_ids(labelled.operations))])
+    return ProbeAnswer(operations, [sorted(needed_ids(labelled.operations))])
 
 
 def _copied(labelled: LabelledSession, texts: Iterable[str]) -> list[Operation]:
@@ -131,15 +131,15 @@ def _rewritten(added: Sequence[Operation], found: Sequence[Sequence[str]]) -> li
 
 _gold = partial(Probe, knows_target=True)
 PROBES: Mapping[str, Probe] = {
-    "do_nothing": Probe("no operation", lambda it, _: Answer([])),
-    "copy_all": Probe("every sentence of the user as ADD", lambda it, _: Answer(_copied(it, user_sentences(it)))),
+    "do_nothing": Probe("no operation", lambda it, _: ProbeAnswer([])),
+    "copy_all": Probe("every sentence of the user as ADD", lambda it, _: ProbeAnswer(_copied(it, user_sentences(it)))),
     "copy_new": Probe(
         "the same without sentences that recur between people",
-        lambda it, known: Answer(_copied(it, known.new_sentences(it))),
+        lambda it, known: ProbeAnswer(_copied(it, known.new_sentences(it))),
     ),
     "bag_of_words": Probe("sentences as ADD, or UPDATE of the nearest, as their words say", _bag_of_words, searches=True),
-    "gold_without_updates": _gold("perfect ADDs alone", lambda it, _: Answer(_added(it, Event.ADD))),
-    "gold_as_add": _gold("perfect texts, all as ADD", lambda it, _: Answer(_added(it, Event.ADD, Event.UPDATE))),
+    "gold_without_updates": _gold("perfect ADDs alone", lambda it, _: ProbeAnswer(_added(it, Event.ADD))),
+    "gold_as_add": _gold("perfect texts, all as ADD", lambda it, _: ProbeAnswer(_added(it, Event.ADD, Event.UPDATE))),
     "gold_as_update": _gold("perfect texts, all as UPDATE of the nearest", _all_as_update, searches=True),
     "gold_tfidf_target": _gold(
         "perfect, but UPDATE of the memory that shares most words",

@@ -18,7 +18,7 @@ from deltamem.sessions import LabelledSession
 from rewards.fidelity import Anchors, anchors, bare_words, coverage, folded, says
 
 
-class Origin(StrEnum):
+class EntryOrigin(StrEnum):
     """How an entry came to be in one state and not in the other."""
 
     ADDED = "added"
@@ -29,12 +29,12 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ComplementEntry:
     """One memory of a relative complement."""
 
     id: str | None  # Of the prior memory; None for an added one
     text: str
-    origin: Origin
+    origin: EntryOrigin
     keywords: tuple[str, ...] = ()  # Of a target entry, what a faithful memory must contain
     outdated: tuple[str, ...] = ()  # Of a target entry, values that are wrong now
 
@@ -42,9 +42,9 @@ class Entry:
 class StateDiff(NamedTuple):
     """Two states, compared."""
 
-    predicted: tuple[Entry, ...]  # ``P minus T``
-    target: tuple[Entry, ...]  # ``T minus P``
-    agreed: tuple[Entry, ...]  # Memories that both states rewrote to the same text; they are in neither complement
+    predicted: tuple[ComplementEntry, ...]  # ``P minus T``
+    target: tuple[ComplementEntry, ...]  # ``T minus P``
+    agreed: tuple[ComplementEntry, ...]  # Memories that both states rewrote to the same text; they are in neither complement
     predicted_changed: bool  # Whether P differs from the prior state
     target_changed: bool  # Whether T does
 
@@ -73,10 +73,12 @@ def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Seque
     valid = check(known, predicted).valid
     # The states are compared without being made: they can differ only in additions and in the memories that are rewritten.
     # No addition is the same memory as one of the other state.
-    left = [Entry(None, op.text, Origin.ADDED) for op in valid if op.event is Event.ADD]
-    right = [Entry(None, op.text, Origin.ADDED, op.keywords, op.outdated) for op in target if op.event is Event.ADD]
+    left = [ComplementEntry(None, op.text, EntryOrigin.ADDED) for op in valid if op.event is Event.ADD]
+    right = [
+        ComplementEntry(None, op.text, EntryOrigin.ADDED, op.keywords, op.outdated) for op in target if op.event is Event.ADD
+    ]
     predicted_changed, target_changed = bool(left), bool(right)
-    agreed: list[Entry] = []
+    agreed: list[ComplementEntry] = []
     our_updates, their_updates = _updates(valid), _updates(target)
     for memory_id in our_updates | their_updates:
         before = prior[memory_id].text
@@ -87,13 +89,13 @@ def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Seque
         predicted_changed |= ours != before
         target_changed |= theirs != before
         if ours == theirs:
-            agreed += [Entry(memory_id, theirs, Origin.UPDATED, *anchored)] if theirs != before else []
+            agreed += [ComplementEntry(memory_id, theirs, EntryOrigin.UPDATED, *anchored)] if theirs != before else []
         elif theirs == before:
-            left.append(Entry(memory_id, ours, Origin.UNEXPECTED_UPDATE))
-            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, *anchored))
+            left.append(ComplementEntry(memory_id, ours, EntryOrigin.UNEXPECTED_UPDATE))
+            right.append(ComplementEntry(memory_id, theirs, EntryOrigin.OVERWRITTEN, *anchored))
         else:
-            left.append(Entry(memory_id, ours, Origin.STALE if ours == before else Origin.UPDATED))
-            right.append(Entry(memory_id, theirs, Origin.UPDATED, *anchored))
+            left.append(ComplementEntry(memory_id, ours, EntryOrigin.STALE if ours == before else EntryOrigin.UPDATED))
+            right.append(ComplementEntry(memory_id, theirs, EntryOrigin.UPDATED, *anchored))
     return StateDiff(
         predicted=_sorted(left),
         target=_sorted(right),
@@ -108,12 +110,12 @@ def _updates(operations: Sequence[Operation]) -> dict[str, Operation]:
     return {op.target_memory_id: op for op in operations if op.event is Event.UPDATE and op.target_memory_id is not None}
 
 
-def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:
+def _sorted(entries: list[ComplementEntry]) -> tuple[ComplementEntry, ...]:
     """Order entries by what they are, so that ties in the assignment fall the same way for any order of operations."""
     return tuple(sorted(entries, key=lambda entry: (entry.text, entry.id or "", entry.keywords)))
 
 
-_DUE = frozenset({Origin.STALE, Origin.UPDATED})
+_DUE = frozenset({EntryOrigin.STALE, EntryOrigin.UPDATED})
 """What becomes of a memory that is due an UPDATE, on the predicted side."""
 
 # Equal texts with different keywords tie in similarity; the better score then decides, not an unrelated entry.
@@ -133,8 +135,8 @@ class PairKind(StrEnum):
 class Pair:
     """A predicted entry and the target entry that it stands for."""
 
-    predicted: Entry
-    target: Entry
+    predicted: ComplementEntry
+    target: ComplementEntry
     similarity: float  # Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts
     score: float  # Local lexical fidelity ``s`` (paper, equation 4), or the similarity; less what `RewardOptions` take off
     kind: PairKind
@@ -150,8 +152,8 @@ class TransitionScore:
     positive_distance: float  # Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5)
     negative_distance: float  # Target entries without a counterpart, ``|Dt| - sum s``
     pairs: tuple[Pair, ...]  # The matched pairs and the agreed updates
-    unmatched_predicted: tuple[Entry, ...]  # The rest of ``Dp``
-    unmatched_target: tuple[Entry, ...]  # The rest of ``Dt``
+    unmatched_predicted: tuple[ComplementEntry, ...]  # The rest of ``Dp``
+    unmatched_target: tuple[ComplementEntry, ...]  # The rest of ``Dt``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,9 +250,11 @@ def transition_score(
         return _without_pairs(states, 1.0)
 
     # Overwriting a random memory or doing nothing must not earn credit.
-    unmatchable = {Origin.UNEXPECTED_UPDATE} if options.paper_literal else {Origin.UNEXPECTED_UPDATE, Origin.STALE}
+    unmatchable = (
+        {EntryOrigin.UNEXPECTED_UPDATE} if options.paper_literal else {EntryOrigin.UNEXPECTED_UPDATE, EntryOrigin.STALE}
+    )
     left = [entry for entry in states.predicted if entry.origin not in unmatchable]
-    right = [entry for entry in states.target if options.match_overwritten or entry.origin is not Origin.OVERWRITTEN]
+    right = [entry for entry in states.target if options.match_overwritten or entry.origin is not EntryOrigin.OVERWRITTEN]
     matched = _assign(left, right, prior, embed, options)
     agreed = [] if options.paper_literal else [_agreed(entry, prior, options) for entry in states.agreed]
     pairs = (*agreed, *matched)
@@ -275,7 +279,11 @@ def transition_score(
 
 
 def _assign(
-    left: Sequence[Entry], right: Sequence[Entry], prior: MemoryState, embed: EmbedTexts, options: RewardOptions
+    left: Sequence[ComplementEntry],
+    right: Sequence[ComplementEntry],
+    prior: MemoryState,
+    embed: EmbedTexts,
+    options: RewardOptions,
 ) -> list[Pair]:
     """Pair the entries so that the total similarity over valid pairs is largest (paper, equation 3)."""
     if not left or not right:
@@ -299,8 +307,8 @@ def _assign(
     ]
 
 
-def _anchors(entry: Entry, prior: MemoryState) -> Anchors:
-    before = prior[entry.id].text if entry.id is not None and entry.origin is Origin.UPDATED else ""
+def _anchors(entry: ComplementEntry, prior: MemoryState) -> Anchors:
+    before = prior[entry.id].text if entry.id is not None and entry.origin is EntryOrigin.UPDATED else ""
     return anchors(entry.keywords, entry.text, before, entry.outdated)
 
 
@@ -335,13 +343,13 @@ def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) 
     return np.where(np.equal.outer(ours, theirs), 1.0, np.minimum(cosine, 1.0))
 
 
-def _agreed(entry: Entry, prior: MemoryState, options: RewardOptions) -> Pair:
-    ours = Entry(entry.id, entry.text, Origin.UPDATED)
+def _agreed(entry: ComplementEntry, prior: MemoryState, options: RewardOptions) -> Pair:
+    ours = ComplementEntry(entry.id, entry.text, EntryOrigin.UPDATED)
     score = _fidelity(entry.text, folded(entry.text), _anchors(entry, prior), 1.0, options)
     return Pair(ours, entry, 1.0, score, PairKind.AGREED_UPDATE)
 
 
-def _without(entries: Sequence[Entry], matched: Iterable[Entry]) -> tuple[Entry, ...]:
+def _without(entries: Sequence[ComplementEntry], matched: Iterable[ComplementEntry]) -> tuple[ComplementEntry, ...]:
     """The entries that are in no pair. Each is an object of its own, even where two are equal."""
     taken = {id(entry) for entry in matched}
     return tuple(entry for entry in entries if id(entry) not in taken)

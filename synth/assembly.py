@@ -21,13 +21,13 @@ from deltamem.text import normalised
 from synth.config import Demands, Shape
 from synth.demands import Chain, wanted_repeats
 from synth.records import (
-    Change,
     EventGroup,
     EventSlot,
     Evolution,
+    FactChange,
+    FactOrigin,
     FactPlan,
     LifeEvent,
-    Origin,
     Person,
     Profile,
     Revision,
@@ -60,7 +60,7 @@ class Due(NamedTuple):
     text: str
     previous_text: str
     keywords: tuple[str, ...]
-    origin: Origin
+    origin: FactOrigin
     plan: FactPlan = FactPlan()
     signal: Signal = "value"
     misspoken: str = ""
@@ -81,13 +81,13 @@ def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterat
                     fact.text,
                     previous[place],
                     fact.keywords,
-                    Origin.REVISION,
+                    FactOrigin.REVISION,
                     FactPlan(provenance=step.provenance, dated=step.dated),
                     step.signal,
                     fact.misspoken,
                     fact.outdated,
                     statement if len(chain.memories) > 1 else 0,
-                    lasting=step.change not in (Change.RETRACT, Change.EXPIRE),
+                    lasting=step.change not in (FactChange.RETRACT, FactChange.EXPIRE),
                 ),
             )
             previous[place] = fact.text
@@ -134,15 +134,15 @@ def dues(
     found: dict[int, list[Due]] = {event.index: [] for event in events}
     for event in events:
         if event.memory is not None:
-            found[event.index].append(Due(Event.ADD, event.memory.text, "", event.memory.keywords, Origin.EVENT))
+            found[event.index].append(Due(Event.ADD, event.memory.text, "", event.memory.keywords, FactOrigin.EVENT))
         for delta in event.changes:
-            kind = Event.ADD if delta.change is Change.NEW else Event.UPDATE
-            found[event.index].append(Due(kind, delta.text, delta.previous_text, delta.keywords, Origin.DELTA))
+            kind = Event.ADD if delta.change is FactChange.NEW else Event.UPDATE
+            found[event.index].append(Due(kind, delta.text, delta.previous_text, delta.keywords, FactOrigin.DELTA))
     for group, evolution in zip(groups, evolutions, strict=True):
         previous = ""
         for index, memory in zip(group.events, evolution.memories, strict=True):
             kind = Event.UPDATE if previous else Event.ADD
-            due = Due(kind, memory.text, previous, memory.keywords, Origin.EVOLUTION)
+            due = Due(kind, memory.text, previous, memory.keywords, FactOrigin.EVOLUTION)
             # A view that has changed is told with the one before it.
             found[index].append(due._replace(signal="explicit") if previous else due)
             previous = memory.text
@@ -209,7 +209,7 @@ def further_facts(
                 fact.text,
                 "",
                 fact.keywords,
-                Origin.FILLING,
+                FactOrigin.FILLING,
                 plan,
                 misspoken=fact.misspoken,
                 lasting=not plan.temporary,
@@ -262,7 +262,7 @@ def assemble(
                 about = [*(change.text for change in facts), *(fact.text for fact in new)]
                 free = related.ranked(free, [event.title, event.narrative, *about])[: _BEST * count]
             repeated = rng.sample(free, min(count, len(free)))
-            facts += [Due(Event.NONE, text, text, held[text].keywords, Origin.REUSE) for text in repeated]
+            facts += [Due(Event.NONE, text, text, held[text].keywords, FactOrigin.REUSE) for text in repeated]
             facts = _mixed(rng, facts, new)
         bank = {text: related.stems(text) for text in held} if demanding else None
         numbered = [

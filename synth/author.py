@@ -11,7 +11,7 @@ from typing import Any
 from synth.cards import Cards
 from synth.config import Shape
 from synth.records import Persona, Rejection, UnitUsage
-from synth.tasks import AnswerT, Observer, Task, Unit, UnitId, UnitResult, Verdict, Violation, Writer
+from synth.tasks import AnswerT, Observer, RuleVerdict, RuleViolation, Task, Unit, UnitId, UnitResult, Writer
 
 
 class Account:
@@ -38,12 +38,12 @@ class Account:
             reasoning_tokens=written.reasoning_tokens,
         )
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, verdict: RuleVerdict) -> None:
         """Count what one answer, or one finished whole, was checked for and has broken."""
         self._checked.update(set(verdict.checked))
         self._violations.update({violation.rule for violation in verdict.violations})
 
-    def reject(self, unit: Unit, violations: Sequence[Violation], place: int | None = None) -> None:
+    def reject(self, unit: Unit, violations: Sequence[RuleViolation], place: int | None = None) -> None:
         """Name something that is given up, with the rules that it breaks."""
         rules = tuple(dict.fromkeys(violation.rule for violation in violations))
         reasons = tuple(violation.message for violation in violations)
@@ -126,6 +126,6 @@ class Author:
         return {place: task.result() for place, task in running.items()}
 
 
-def last_violations(written: UnitResult[Any]) -> tuple[Violation, ...]:
+def last_violations(written: UnitResult[Any]) -> tuple[RuleViolation, ...]:
     """What was wrong with the last answer of a unit."""
     return written.verdicts[-1].violations if written.verdicts else ()

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.sessions import Provenance, Signal
-from synth.records import Change, Domain, Track
+from synth.records import Domain, FactChange, Track
 
 
 class Range(StrictModel):
@@ -113,7 +113,7 @@ class Demands(StrictModel):
     temporary: Share
     provenances: dict[Provenance, Weight]
     signals: dict[Signal, Weight]
-    operators: dict[Change, Weight]
+    operators: dict[FactChange, Weight]
     chains: dict[Annotated[int, Field(ge=1, le=4)], Weight]
     together: Share
     asides: Range
@@ -127,7 +127,7 @@ class Demands(StrictModel):
         for name in ("provenances", "signals", "operators", "chains"):
             if not any(getattr(self, name).values()):
                 raise ValueError(f"{name}: one weight at least must be above 0")
-        if barred := {Change.NEW, Change.EXPIRE} & self.operators.keys():
+        if barred := {FactChange.NEW, FactChange.EXPIRE} & self.operators.keys():
             raise ValueError(f"operators: {', '.join(sorted(barred))} cannot be drawn")
         if not all(self.signals.get(signal) for signal in ("explicit", "value")):
             raise ValueError("signals: explicit and value must have a weight above 0")

@@ -19,24 +19,24 @@ from rewards.fidelity import folded
 from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Change, Fact, FactPlan, SessionFact
+from synth.records import Aside, AsideKind, Fact, FactChange, FactPlan, SessionFact
 from synth.validators.base import dates_in, memory_stems
 
 Choice = TypeVar("Choice")
 
 _ABOUT_OTHERS: tuple[Provenance, ...] = ("third_person", "hearsay")
 _CORRECTED: tuple[Provenance, ...] = ("assistant_corrected", "self_corrected")
-_SUITS: Mapping[Change, Collection[Signal]] = {
-    Change.EXPAND: ("explicit", "value"),
-    Change.ADJUST: ("explicit", "value"),
-    Change.SHIFT: ("explicit", "value", "implied"),
-    Change.PARTIAL_DELETION: ("explicit", "implied"),
-    Change.RETRACT: ("explicit", "implied"),
-    Change.EXPIRE: ("explicit", "implied"),
+_SUITS: Mapping[FactChange, Collection[Signal]] = {
+    FactChange.EXPAND: ("explicit", "value"),
+    FactChange.ADJUST: ("explicit", "value"),
+    FactChange.SHIFT: ("explicit", "value", "implied"),
+    FactChange.PARTIAL_DELETION: ("explicit", "implied"),
+    FactChange.RETRACT: ("explicit", "implied"),
+    FactChange.EXPIRE: ("explicit", "implied"),
 }
 """How a change can show: an end has no new value, and a detail that is added does not follow from anything else."""
-_LAST = (Change.RETRACT, Change.EXPIRE)
-_SHARED = (Change.ADJUST, Change.SHIFT, Change.RETRACT)
+_LAST = (FactChange.RETRACT, FactChange.EXPIRE)
+_SHARED = (FactChange.ADJUST, FactChange.SHIFT, FactChange.RETRACT)
 """What one statement can do to several memories."""
 _FAMILY_FIRST = 0.96
 """Chance that a memory with siblings is chosen to change, where there is one; others change as well, so as to be no tell."""
@@ -109,11 +109,11 @@ class Candidate(NamedTuple):
     temporary: bool
 
 
-class Step(NamedTuple):
+class PlannedStep(NamedTuple):
     """One planned change, and the session that brings it."""
 
     session: int
-    change: Change
+    change: FactChange
     signal: Signal
     provenance: Provenance
     dated: bool
@@ -123,7 +123,7 @@ class Chain(NamedTuple):
     """The changes of a memory in order of time, or of several siblings that change together."""
 
     memories: tuple[Candidate, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
 
 
 def wanted_updates(rng: random.Random, plan: Demands, additions: int, updates: int) -> int:
@@ -171,7 +171,7 @@ class RevisionPlanner:
             sessions = [index for index in self._after(candidate.session) if ends and self._days[index] > max(ends)]
             if sessions and len(found) < min(most, self._left):
                 self._free.remove(candidate)
-                found.append(Chain((candidate,), (self._step(self._lightest(sessions), Change.EXPIRE),)))
+                found.append(Chain((candidate,), (self._step(self._lightest(sessions), FactChange.EXPIRE),)))
         self._left -= len(found)
         # What else may happen to a state before it ends would have to fit its last day.
         self._free = [candidate for candidate in self._free if not candidate.temporary]
@@ -192,7 +192,7 @@ class RevisionPlanner:
         chosen = tuple(self._rng.sample(members, min(self._rng.randint(2, 3), len(members), self._left)))
         session = self._lightest(self._after(max(candidate.session for candidate in chosen)))
         operators = {change: weight for change, weight in self._plan.operators.items() if change in _SHARED}
-        change = _weighted(self._rng, operators) if any(operators.values()) else Change.ADJUST
+        change = _weighted(self._rng, operators) if any(operators.values()) else FactChange.ADJUST
         for candidate in chosen:
             self._free.remove(candidate)
         self._load[session] += len(chosen) - 1
@@ -223,12 +223,12 @@ class RevisionPlanner:
             operators = self._plan.operators
             if number < depth:
                 operators = {change: weight for change, weight in operators.items() if change not in _LAST}
-            change = _weighted(self._rng, operators) if any(operators.values()) else Change.ADJUST
+            change = _weighted(self._rng, operators) if any(operators.values()) else FactChange.ADJUST
             steps.append(self._step(index, change))
         self._left -= depth
         return Chain((candidate,), tuple(steps))
 
-    def _step(self, session: int, change: Change, *, plain: bool = False) -> Step:
+    def _step(self, session: int, change: FactChange, *, plain: bool = False) -> PlannedStep:
         """A change in a session; `plain`: said by the person, without a date, because several memories depend on it."""
         self._load[session] += 1
         rng, plan = self._rng, self._plan
@@ -239,9 +239,9 @@ class RevisionPlanner:
             barred = (*_ABOUT_OTHERS, *_CORRECTED) if "value" not in _SUITS[change] else _ABOUT_OTHERS
             provenance = _provenance(rng, plan, exclude=barred)
         dated = (
-            not plain and provenance == "said" and change in (Change.ADJUST, Change.SHIFT) and signal != "implied"
+            not plain and provenance == "said" and change in (FactChange.ADJUST, FactChange.SHIFT) and signal != "implied"
         ) and rng.random() < plan.dated
-        return Step(session, change, signal, provenance, dated)
+        return PlannedStep(session, change, signal, provenance, dated)
 
     def _after(self, session: int) -> list[int]:
         return [index for index in self._days if index > session]

@@ -69,7 +69,7 @@ class Size(NamedTuple):
     answer: float
 
 
-class Sample(NamedTuple):
+class MeasuredSample(NamedTuple):
     """What was measured: mean sizes, bytes of a finished person in all files, and of an answer."""
 
     units: dict[Unit, Size]
@@ -130,7 +130,7 @@ class _Measured:
         return text
 
 
-def measure(settings: SynthSettings) -> Sample:
+def measure(settings: SynthSettings) -> MeasuredSample:
     """Write sample people offline and measure the prompts and answers of their units.
 
     Raises `DeltaMemError` if the tokenizer cannot be loaded.
@@ -155,10 +155,10 @@ def measure(settings: SynthSettings) -> Sample:
         # The record twice, the sessions, the parquet rows.
         person_bytes.append(2 * record + 2 * lines)
     units = {unit: Size(*map(fmean, zip(*sizes, strict=True))) for unit, sizes in writer.sizes.items()}
-    return Sample(units, fmean(person_bytes), fmean(writer.answer_bytes))
+    return MeasuredSample(units, fmean(person_bytes), fmean(writer.answer_bytes))
 
 
-def estimate(settings: SynthSettings, sample: Sample) -> Estimate:
+def estimate(settings: SynthSettings, sample: MeasuredSample) -> Estimate:
     """Multiply what was measured by what is assumed."""
     assumed, llm = settings.estimate, settings.llm
     thinking = assumed.reasoning_tokens[(llm.reasoning_effort if llm else None) or "none"]

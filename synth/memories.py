@@ -28,15 +28,15 @@ from synth.records import (
     EventSlot,
     Evolution,
     Fact,
+    FactOrigin,
     FactPlan,
     LifeEvent,
-    Origin,
     PastEvent,
     PlannedRevision,
     Profile,
     SynthSession,
 )
-from synth.tasks import EvolutionTask, Filling, FillingTask, LinksTask, RevisionTask, Unit, Violation
+from synth.tasks import EvolutionTask, Filling, FillingTask, LinksTask, RevisionTask, RuleViolation, Unit
 from synth.validators.base import Similarity
 
 MOST_EXISTING, MOST_CLOSE = 60, 12
@@ -128,7 +128,7 @@ class Memories:
                 threads.append((group, evolution))
             else:
                 message = f"the memories of the thread {group.thread!r} repeat what is remembered elsewhere"
-                author.account.reject(Unit.EVOLUTION, [Violation("evolution.new_in_life", message)], place)
+                author.account.reject(Unit.EVOLUTION, [RuleViolation("evolution.new_in_life", message)], place)
         return threads
 
     def _filling_plans(self) -> list[tuple[FactPlan, ...]]:
@@ -230,7 +230,7 @@ class Memories:
                     found[index].append(due)
             else:
                 message = f"a change of {chains[place].memories[0].fact.text!r} repeats what is remembered elsewhere"
-                author.account.reject(Unit.REVISION, [Violation("revision.new_in_life", message)], place)
+                author.account.reject(Unit.REVISION, [RuleViolation("revision.new_in_life", message)], place)
         return {index: tuple(changes) for index, changes in found.items()}
 
     def _candidates(self, certain: Mapping[int, Sequence[Due]], further: Sequence[Sequence[Due]]) -> list[Candidate]:
@@ -244,7 +244,7 @@ class Memories:
         found = [candidate(fact, plan, -1) for fact, plan in zip(self._profile.initial, plans, strict=False)]
         for (index, changes), new in zip(certain.items(), further, strict=True):
             for due in (*changes, *new):
-                if due.event is Event.ADD and due.origin is not Origin.EVOLUTION:
+                if due.event is Event.ADD and due.origin is not FactOrigin.EVOLUTION:
                     found.append(candidate(due, due.plan, index))
         return found
 

@@ -145,12 +145,12 @@ class RealNames:
     """
 
     def __init__(self, seed: int) -> None:
-        self._blocks: dict[Split, tuple[_Block, _Block]] = {}
+        self._blocks: dict[Split, tuple[_NameBlock, _NameBlock]] = {}
         for split in ("train", "heldout"):
             rng = random.Random(f"{seed}/names/{split}")
             pairs = list(product(names().regions, repeat=2))
-            matching = _Block([(one, _surnames(other, split)) for one, other in pairs if one is other], rng)
-            mixed = _Block([(one, _surnames(other, split)) for one, other in pairs if one is not other], rng)
+            matching = _NameBlock([(one, _surnames(other, split)) for one, other in pairs if one is other], rng)
+            mixed = _NameBlock([(one, _surnames(other, split)) for one, other in pairs if one is not other], rng)
             self._blocks[split] = (matching, mixed)
 
     def capacity(self, split: Split) -> int:
@@ -178,7 +178,7 @@ def _surnames(region: Region, split: Split) -> tuple[str, ...]:
     return tuple(surname for surname in region.surnames if surname_split(surname) == split)
 
 
-class _Block:
+class _NameBlock:
     """First names and surnames, every pair once, in an order that looks random but takes no memory."""
 
     def __init__(self, parts: Sequence[tuple[Region, tuple[str, ...]]], rng: random.Random) -> None:

@@ -18,8 +18,8 @@ from synth.names import NameSource
 from synth.planning import draft_categories, draft_dynamic, draft_fixed, plan_events
 from synth.records import (
     Aside,
-    Change,
     EventSlot,
+    FactChange,
     FactPlan,
     LifeEvent,
     PastEvent,
@@ -44,9 +44,9 @@ from synth.tasks import (
     KnownFact,
     Observer,
     PreferencesTask,
+    RuleViolation,
     Task,
     Unit,
-    Violation,
     Writer,
 )
 from synth.validators import judge_answer, judge_life
@@ -224,7 +224,7 @@ def _known_facts(profile: Profile, events: Iterable[LifeEvent]) -> tuple[KnownFa
     facts = [known(fact, 0) for fact in profile.initial]
     for event in events:
         for delta in event.changes:
-            if delta.change is Change.NEW:
+            if delta.change is FactChange.NEW:
                 facts.append(known(delta, 0))
             else:
                 place = next(place for place, fact in enumerate(facts) if fact.text == delta.previous_text)
@@ -292,7 +292,7 @@ async def _with_dialogues(
             continue
         if not session.facts and not slot.idle:
             message = f"session {session.index} has no fact that is not remembered already"
-            author.account.reject(Unit.DIALOGUE, [Violation("session.some_fact", message)], session.index)
+            author.account.reject(Unit.DIALOGUE, [RuleViolation("session.some_fact", message)], session.index)
             continue
         voice = Voice()
         if author.cards is not None:

@@ -41,7 +41,7 @@ _NOT_IN_FINGERPRINTS = {
 """Parts of this package that records do not follow from; of `personas`, they follow from the result alone."""
 
 
-class Run(NamedTuple):
+class WorkFolder(NamedTuple):
     """What a work folder is for: shard ``i/n``, recipe, ids of everybody in the data set, fingerprints of this shard."""
 
     shard: str
@@ -75,7 +75,7 @@ def code_hash(package: Path = Path(__file__).parent) -> str:
     return found.hexdigest()
 
 
-def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[str, Any]) -> tuple[Run, list[Work]]:
+def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[str, Any]) -> tuple[WorkFolder, list[Work]]:
     """What this run's shard has to do."""
     # As it is read back from the run's file, so that a merge writes the same bytes.
     recipe = json.loads(json.dumps({**settings.recipe(), "making": dict(making), "code": code_hash()}))
@@ -88,14 +88,14 @@ def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[s
         if number % shard.of == shard.number
     ]
     everybody = [persona.person_id for persona in personas]
-    return Run(str(shard), recipe, everybody, {item.persona.person_id: item.fingerprint for item in work}), work
+    return WorkFolder(str(shard), recipe, everybody, {item.persona.person_id: item.fingerprint for item in work}), work
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> WorkFolder:
     """What a work folder is for. Raises `DeltaMemError` if it does not say so."""
     path = folder / RUN_FILE
     try:
-        return Run(**json.loads(path.read_text("utf-8")))
+        return WorkFolder(**json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         raise DeltaMemError(f"{path}: no such file; python -m synth writes it when it starts") from None
     except (ValueError, TypeError):
@@ -320,9 +320,9 @@ class Merged(NamedTuple):
     missing: tuple[str, ...]
 
 
-class _Part(NamedTuple):
+class _FilePart(NamedTuple):
     folder: Path
-    run: Run
+    run: WorkFolder
     shard: Shard
 
 
@@ -364,7 +364,7 @@ def merge(out: Path, *, partial: bool = False) -> Merged:
     return Merged(manifest, tuple(missing))
 
 
-def _parts(out: Path) -> list[_Part]:
+def _parts(out: Path) -> list[_FilePart]:
     """The shards by index, or the one unsharded run."""
     folders = sorted((out / SHARDS_FOLDER).glob(f"*-of-*/{WORK_FOLDER}"))
     single = out / WORK_FOLDER
@@ -375,11 +375,11 @@ def _parts(out: Path) -> list[_Part]:
     if not folders and not single.is_dir():
         raise DeltaMemError(f"{out}: no shards to merge; python -m synth shard=0/8 out={out} makes the first of eight")
     runs = [(folder, read_run(folder)) for folder in folders or [single]]
-    parts = [_Part(folder, run, Shard(*map(int, run.shard.split("/")))) for folder, run in runs]
+    parts = [_FilePart(folder, run, Shard(*map(int, run.shard.split("/")))) for folder, run in runs]
     return sorted(parts, key=lambda part: part.shard.number)
 
 
-def _check_alike(parts: list[_Part]) -> None:
+def _check_alike(parts: list[_FilePart]) -> None:
     """All parts must be of the same data set, and nobody in two of them."""
     first = parts[0]
     for part in parts[1:]:

@@ -14,10 +14,10 @@ from synth.config import Demands, ProfileLimits, Quotas, Range, Shape
 from synth.pools import pools
 from synth.records import (
     Career,
-    Change,
     Domain,
     DynamicPart,
     EventSlot,
+    FactChange,
     Family,
     FixedPart,
     Health,
@@ -56,7 +56,7 @@ def span_days(years: Range, count: int) -> Range:
     return Range(min=years.min * 365 * steps // whole, max=-(-years.max * 366 * steps // whole))
 
 
-UPDATES = (Change.EXPAND, Change.ADJUST, Change.SHIFT, Change.PARTIAL_DELETION)
+UPDATES = (FactChange.EXPAND, FactChange.ADJUST, FactChange.SHIFT, FactChange.PARTIAL_DELETION)
 """The paper's operators that change a known fact."""
 _PER_EVENT = 2
 """Changes of one event, at most where there is room; never two of the same track."""
@@ -105,7 +105,7 @@ def plan_changes(
         events = _place(rng, track, totals.changes[track], domains, planned)
         fresh = _order(rng, len(events), new[track], initial.get(track, 0), updates_per_fact)
         for event, is_new in zip(events, fresh, strict=True):
-            planned[event].append(PlannedChange(track=track, change=Change.NEW if is_new else operators.pop()))
+            planned[event].append(PlannedChange(track=track, change=FactChange.NEW if is_new else operators.pop()))
     return [tuple(changes) for changes in planned]
 
 
@@ -144,7 +144,7 @@ def _new_by_track(
     return new
 
 
-def _operators(rng: random.Random, number: int) -> list[Change]:
+def _operators(rng: random.Random, number: int) -> list[FactChange]:
     """As many of each kind of update as of any other, give or take one, in random order."""
     each, rest = divmod(number, len(UPDATES))
     operators = [*(UPDATES * each), *rng.sample(UPDATES, rest)]
@@ -400,7 +400,7 @@ def _demanding(rng: random.Random, plan: Demands, count: int, windows: Sequence[
     for index in changing:
         weights = [_FITTING[track].get(domains[index], 0) for track in Track]
         track = rng.choices(list(Track), weights if any(weights) else None)[0]
-        changes[index] = (PlannedChange(track=track, change=Change.NEW),)
+        changes[index] = (PlannedChange(track=track, change=FactChange.NEW),)
     return tuple(
         EventSlot(
             index=index,
@@ -472,7 +472,7 @@ def _repeats(
     """Repeated memories of each event: none of the first, and never more than are known and not updated by the event."""
     reused = []
     for index, planned in enumerate(changes):
-        new = sum(change.change is Change.NEW for change in planned)
+        new = sum(change.change is FactChange.NEW for change in planned)
         free = known - (len(planned) - new)
         reused.append(min(rng.randint(wanted.min, wanted.max), max(free, 0)) if index else 0)
         known += new + filled

@@ -87,7 +87,7 @@ Texts = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(unique)]
 Words = Annotated[Texts, slots()]
 
 
-class Job(StrictModel):
+class Occupation(StrictModel):
     """A job of an industry: the position in `Pools.degrees` that it takes, monthly incomes of a beginner and in the end."""
 
     title: str
@@ -102,7 +102,7 @@ class Industry(StrictModel):
     name: str
     majors: Words
     employers: Words
-    jobs: tuple[Job, ...] = Field(min_length=1)
+    jobs: tuple[Occupation, ...] = Field(min_length=1)
 
 
 class Letters(StrictModel):

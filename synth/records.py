@@ -43,7 +43,7 @@ class Domain(StrEnum):
     FINANCE = "finance"
 
 
-class Change(StrEnum):
+class FactChange(StrEnum):
     """What an event does to a fact: the operators O of the paper (appendix A), and two that leave nothing but an end."""
 
     NEW = "new"
@@ -220,7 +220,7 @@ class PlannedChange(Record):
     """A change that an event has to make."""
 
     track: Track
-    change: Change
+    change: FactChange
 
 
 class EventSlot(Record):
@@ -259,7 +259,7 @@ class StateDelta(Fact):
     """
 
     track: Track
-    change: Change
+    change: FactChange
     subject: Name
     previous_text: Line
 
@@ -315,7 +315,7 @@ class Evolution(Record):
 class PlannedRevision(Record):
     """The program's plan of one change of a memory: how it shows and comes up, and the day and event of its session."""
 
-    change: Change
+    change: FactChange
     signal: Signal
     provenance: Provenance
     dated: bool
@@ -341,7 +341,7 @@ class Revision(Record):
     steps: Annotated[tuple[RevisionStep, ...], Field(max_length=4)]
 
 
-class Origin(StrEnum):
+class FactOrigin(StrEnum):
     """Which part of memory generation a session's fact comes from."""
 
     EVENT = "event"
@@ -374,7 +374,7 @@ class SessionFact(Record):
     text: Line
     previous_text: Line
     keywords: Keywords
-    origin: Origin
+    origin: FactOrigin
     origins: tuple[KeywordOrigin, ...] = ()
     misspoken: Keyword = ""
     outdated: Keywords = ()

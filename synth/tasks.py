@@ -288,18 +288,18 @@ class ContradictionsTask(Task[Contradictions], unit=Unit.CONTRADICTIONS, answer=
     turns: tuple[Exchange, ...]
 
 
-class Violation(NamedTuple):
+class RuleViolation(NamedTuple):
     """A broken rule and what exactly is wrong."""
 
     rule: str
     message: str
 
 
-class Verdict(NamedTuple):
+class RuleVerdict(NamedTuple):
     """What the rules say of one answer: which were checked, and what is wrong."""
 
     checked: tuple[str, ...]
-    violations: tuple[Violation, ...]
+    violations: tuple[RuleViolation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class UnitResult(Generic[AnswerT]):
     """
 
     answer: AnswerT | None
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RuleVerdict, ...]
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0

@@ -126,7 +126,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     start = settings.warm_start
     kinds: list[type[_Stage]] = [_Data, _Embeddings]
     if settings.model is not None:
-        kinds.append(_Model)
+        kinds.append(_ModelStage)
     # A pretrained model has its tokenizer before the warm start; what does not fit is then found before its minutes.
     warm_start: list[type[_Stage]] = [_ScratchWarmStart] if isinstance(start, WarmStartConfig) else []
     lengths: list[type[_Stage]] = [_Lengths] if settings.limits.fit else []
@@ -197,7 +197,7 @@ class _Embeddings(_Stage):
         embed_data(_files(self.settings), self.settings.embedder, self.console)
 
 
-class _Model(_Stage):
+class _ModelStage(_Stage):
     name = "model"
 
     @property

@@ -42,7 +42,7 @@ class State(StrEnum):
     FAIL = "fail"
 
 
-class Finding(NamedTuple):
+class PreflightFinding(NamedTuple):
     """The result of one check: its state and one sentence for people."""
 
     state: State
@@ -53,11 +53,11 @@ class MadeByRunError(Exception):
     """A check needs something that the run itself will make."""
 
 
-ok, warn, fail = (partial(Finding, state) for state in State)
+ok, warn, fail = (partial(PreflightFinding, state) for state in State)
 FLASH = "flash_attention_2"
 
 
-def judged(rules: Iterable[tuple[object, str]], passed: Finding) -> Finding:
+def judged(rules: Iterable[tuple[object, str]], passed: PreflightFinding) -> PreflightFinding:
     """The first rule that is broken, as a failure; `passed` if none is."""
     return next((fail(sentence) for broken, sentence in rules if broken), passed)
 
@@ -172,7 +172,7 @@ _GPU_DRIVER = 580
 """The oldest driver that CUDA 13 runs on."""
 
 
-def check_packages(context: Context) -> Finding:
+def check_packages(context: Context) -> PreflightFinding:
     """The pinned verl, vLLM and flash-attn where they are configured: there, not too old, and importable."""
     model, on_gpus = context.config.actor_rollout_ref, context.on_gpus
     vllm, flash = model.rollout.name == "vllm", on_gpus and context.attention == FLASH
@@ -222,7 +222,7 @@ def check_packages(context: Context) -> Finding:
     return ok(text)
 
 
-def check_configuration(context: Context) -> Finding:
+def check_configuration(context: Context) -> PreflightFinding:
     """Keys and values, as verl reads them."""
     if unknown := unknown_keys(context.config):
         return fail(f"verl has no key {', '.join(map(repr, unknown))}")
@@ -233,7 +233,7 @@ def check_configuration(context: Context) -> Finding:
     return judged([(mode != "sync", other)], passed)
 
 
-def check_model(context: Context) -> Finding:
+def check_model(context: Context) -> PreflightFinding:
     """Configuration, weights and architecture."""
     name, config = str(context.need_model().path), context.model_config
     from transformers import AutoModelForCausalLM
@@ -253,7 +253,7 @@ def check_model(context: Context) -> Finding:
     return ok(f"{name}: {architectures[0]}, reads {config.max_position_embeddings} tokens")
 
 
-def check_tokenizer(context: Context) -> Finding:
+def check_tokenizer(context: Context) -> PreflightFinding:
     """Vocabulary and end of turn."""
     tokenizer = context.tokenizer
     problem = models.vocabulary_problem(tokenizer, context.model_config)
@@ -266,7 +266,7 @@ def check_tokenizer(context: Context) -> Finding:
     return judged(rules, ok(f"{len(tokenizer)} tokens, turns end with {tokenizer.eos_token}"))
 
 
-def check_template(context: Context) -> Finding:
+def check_template(context: Context) -> PreflightFinding:
     """Tools, thinking and append-only rendering."""
     tokenizer, model_type = context.chat_tokenizer, context.model_config.model_type
     thinking = context.settings.episode.config().thinking
@@ -280,7 +280,7 @@ def check_template(context: Context) -> Finding:
     return fail(problem) if problem else ok(f"carries tool answers, append-only, {'' if thinking else 'without '}thinking")
 
 
-def check_data(context: Context) -> Finding:
+def check_data(context: Context) -> PreflightFinding:
     """All lines of the sessions file, and the rows drawn from it."""
     path, config = context.need_sessions(), context.config
     people: dict[str, set[str]] = {"train": set(), "heldout": set()}
@@ -307,7 +307,7 @@ def check_data(context: Context) -> Finding:
     return ok(text)
 
 
-def check_lengths(context: Context) -> Finding:
+def check_lengths(context: Context) -> PreflightFinding:
     """How many rows exceed the limits."""
     settings, limits, lengths = context.settings, context.limits, context.lengths
     rows, window = len(lengths.prompt), int(context.model_config.max_position_embeddings)
@@ -335,7 +335,7 @@ def check_lengths(context: Context) -> Finding:
     return judged(rules, warn(f"{too_long}; {text}") if prompts else ok(text))
 
 
-def check_warm_start(context: Context) -> Finding:
+def check_warm_start(context: Context) -> PreflightFinding:
     """Whether target trajectories fit, and a step fits on the first GPU or into this machine."""
     options = context.settings.warm_start
     if not isinstance(options, SupervisedConfig):
@@ -366,7 +366,7 @@ def check_warm_start(context: Context) -> Finding:
     return judged(((broken, f"{text}; {what} has {gb(have)}: {cure}") for broken, cure in rules), ok(text))
 
 
-def check_batches(context: Context) -> Finding:
+def check_batches(context: Context) -> PreflightFinding:
     """Whether batches divide among GPUs."""
     config = context.final_config
     model, fsdp = config.actor_rollout_ref, config.actor_rollout_ref.actor.fsdp_config
@@ -402,13 +402,13 @@ def check_batches(context: Context) -> Finding:
     return judged(rules, ok(text) if mini == batch else off_policy)
 
 
-def check_reward(context: Context) -> Finding:
+def check_reward(context: Context) -> PreflightFinding:
     """Whether the scorer can be made from its configuration."""
     context.settings.scorer()
     return ok(", ".join(f"{key}={value}" for key, value in context.settings.reward.items() if key != "_target_"))
 
 
-def check_embedder(context: Context) -> Finding:
+def check_embedder(context: Context) -> PreflightFinding:
     """Whether the model gives vectors, and its store belongs to it."""
     settings, probe = context.settings.embedder, ["Ann lives in Oslo."]
     base_url, _, model = settings.name.partition("#")
@@ -424,12 +424,12 @@ def check_embedder(context: Context) -> Finding:
     return ok(f"{settings.name}: {vectors.shape[1]} dimensions, {stored}")
 
 
-def check_loggers(context: Context) -> Finding:
+def check_loggers(context: Context) -> PreflightFinding:
     """Whether the configured loggers are installed."""
     return ok(", ".join((*pipeline.check_loggers(context.config), "metrics.jsonl")))
 
 
-def check_finished(context: Context) -> Finding:
+def check_finished(context: Context) -> PreflightFinding:
     """What earlier starts of the run have left; verl would end with a traceback."""
     files = [path for key in ("train_files", "val_files") if (path := Path(context.config.data[key])).is_file()]
     for path in files:
@@ -437,7 +437,7 @@ def check_finished(context: Context) -> Finding:
     return ok(f"{len(files)} files of rows can be read" if files else "nothing is there yet")
 
 
-def check_disk(context: Context) -> Finding:
+def check_disk(context: Context) -> PreflightFinding:
     """Room for checkpoints, of the warm start too, and the exported policy."""
     saves, options = context.config.trainer.save_freq > 0, context.settings.warm_start
     if not saves and not isinstance(options, SupervisedConfig):
@@ -457,7 +457,7 @@ def check_disk(context: Context) -> Finding:
 _SECONDS = 20.0
 
 
-def check_ray(context: Context) -> Finding:
+def check_ray(context: Context) -> PreflightFinding:
     """Whether a cluster answers, if one is named."""
     address, nodes = context.cluster, context.config.trainer.nnodes
     if address == "auto" or (address is None and nodes > 1):
@@ -472,7 +472,7 @@ def check_ray(context: Context) -> Finding:
         return fail(f"{address} does not answer: {error}")
 
 
-def check_nodes(context: Context) -> Finding:
+def check_nodes(context: Context) -> PreflightFinding:
     """Whether all nodes would run the same packages and the same code as this one."""
     nodes, address = context.config.trainer.nnodes, context.cluster
     if nodes == 1 or address is None or check_ray(context).state is State.FAIL:
@@ -487,7 +487,7 @@ def check_nodes(context: Context) -> Finding:
     return judged(rules, ok(f"{len(there)} nodes have the code and the packages of this one"))
 
 
-def check_cpus(context: Context) -> Finding:
+def check_cpus(context: Context) -> PreflightFinding:
     """Whether Ray has the processors that verl asks for; it would wait for ever."""
     config = context.config
     if not context.on_gpus:
@@ -503,7 +503,7 @@ def check_cpus(context: Context) -> Finding:
     return judged([(have < need, f"{text}: it would wait for ever; {cure}")], ok(text))
 
 
-def check_gpus(context: Context) -> Finding:
+def check_gpus(context: Context) -> PreflightFinding:
     """How many there are."""
     wanted, nodes = context.config.trainer.n_gpus_per_node, context.config.trainer.nnodes
     if not context.on_gpus:
@@ -523,7 +523,7 @@ _FULL = 0.95
 """Share of a GPU above which a plan is not trusted."""
 
 
-def check_gpu_memory(context: Context) -> Finding:
+def check_gpu_memory(context: Context) -> PreflightFinding:
     """Whether an update and the rollouts fit on a GPU."""
     if not context.on_gpus:
         return ok("not needed")
@@ -565,7 +565,7 @@ _SHARED = 2_000_000_000
 """Bytes of shared memory that should be there."""
 
 
-def check_host_memory(context: Context) -> Finding:
+def check_host_memory(context: Context) -> PreflightFinding:
     """Whether what is kept off the GPUs fits into this node."""
     if not context.on_gpus:
         return ok("not needed")
@@ -589,7 +589,7 @@ class Check(NamedTuple):
     """One line of the table."""
 
     name: str
-    look: Callable[[Context], Finding]
+    look: Callable[[Context], PreflightFinding]
     before_start: bool = True  # takes seconds; else minutes, or the first stages of the run make it themselves
     estimate: bool = False  # may be wrong: it keeps no run from starting
 
@@ -619,9 +619,9 @@ CHECKS = (
 """All checks in the order of the table."""
 
 
-def run_checks(context: Context, checks: Sequence[Check] = CHECKS) -> dict[str, Finding]:
+def run_checks(context: Context, checks: Sequence[Check] = CHECKS) -> dict[str, PreflightFinding]:
     """Run checks; one that breaks is a failed one. Returns what each found, by its name."""
-    findings: dict[str, Finding] = {}
+    findings: dict[str, PreflightFinding] = {}
     explained: dict[str, str] = {}
     for check in checks:
         try:
@@ -689,7 +689,7 @@ def check_start(config: DictConfig, settings: TrainSettings, console: Console) -
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
-def _show(findings: Mapping[str, Finding], console: Console) -> None:
+def _show(findings: Mapping[str, PreflightFinding], console: Console) -> None:
     table = Table("check", "", "found")
     for name, finding in findings.items():
         table.add_row(name, Text(finding.state, style=_STYLES[finding.state]), Text(finding.found))

@@ -170,7 +170,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepMemory:
     """Memory at the peak of a training step."""
 
     weights: int
@@ -199,7 +199,7 @@ class Step:
         return f"{gb(self.total)} ({names})"
 
 
-def update(shape: ModelShape, plan: Plan) -> Step:
+def update(shape: ModelShape, plan: Plan) -> StepMemory:
     """The peak of forward and backward pass of GRPO over one micro-batch, on one GPU."""
     weights, gradients, optimizer = (0, 0, 0) if plan.on_host else plan.stored(shape)
     # Two layers (one is fetched ahead), embedding and head in bfloat16, and gradients of a layer and the head.
@@ -226,7 +226,7 @@ def update(shape: ModelShape, plan: Plan) -> Step:
     logits = plan.tokens * (kept + logits)
     # Logits are gone before the first layer is computed again: the larger counts.
     tokens = max(activations, logits)
-    return Step(weights, gradients, optimizer, activations, logits, CONTEXTS, gathered, plan.embedder, tokens)
+    return StepMemory(weights, gradients, optimizer, activations, logits, CONTEXTS, gathered, plan.embedder, tokens)
 
 
 def trained_parameters(shape: ModelShape, options: SupervisedConfig) -> int:
@@ -236,7 +236,7 @@ def trained_parameters(shape: ModelShape, options: SupervisedConfig) -> int:
     return shape.parameters if options.layers is None else min(options.layers, shape.layers) * shape.layer_parameters
 
 
-def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu: bool) -> Step:
+def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu: bool) -> StepMemory:
     """The peak of a supervised step on a GPU or in the process on a CPU; `own` tokens of a pass have logits."""
     trained, number = trained_parameters(shape, options), _HALF if on_gpu else _FLOAT
     adapters = options.lora_rank is not None
@@ -253,11 +253,11 @@ def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu
     # The allocator of a CPU keeps what passes of other widths have left. Measured with 12 layers of SmolLM2-135M: 8.2 GB, of
     # which the rest is about 4.
     tokens = (activations + logits) * (1 if on_gpu else 3)
-    return Step(weights, trained * _FLOAT, 2 * trained * _FLOAT, activations, logits, _PROCESS, tokens=tokens)
+    return StepMemory(weights, trained * _FLOAT, 2 * trained * _FLOAT, activations, logits, _PROCESS, tokens=tokens)
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutMemory:
     """Memory of a GPU while vLLM generates."""
 
     training: int  # what the trainer keeps there
@@ -273,7 +273,7 @@ class Rollout:
         return self.training + self.engine + self.embedder + CONTEXTS
 
 
-def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
+def rollout(shape: ModelShape, plan: Plan, gpu: int) -> RolloutMemory:
     """The peak while vLLM generates on a GPU of `gpu` bytes."""
     stored, _, optimizer = plan.stored(shape)
     training = (stored if plan.weights_stay else 0) + (optimizer if plan.optimizer_stays else 0)
@@ -283,7 +283,9 @@ def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
     working = plan.batched_tokens * (2 * shape.mlp + 4 * shape.hidden) * _HALF
     working += 2 * plan.max_sequences * shape.vocabulary * _FLOAT
     left = max(engine - weights - working, 0)
-    return Rollout(training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token, plan.embedder)
+    return RolloutMemory(
+        training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token, plan.embedder
+    )
 
 
 def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | None) -> int:

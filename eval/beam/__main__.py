@@ -11,7 +11,7 @@ from functools import lru_cache
 from eval import runner
 from eval.beam import scores
 from eval.beam.data import ABILITIES, BATCH_TURNS, EVENT_ORDERING, BeamConfig, read_data
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline, gold_evidence
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS
 from eval.records import QuestionRecord
@@ -60,7 +60,7 @@ class Beam(Benchmark[BeamConfig]):
         return [
             Timeline(
                 (StoreKey(chat.id, "the user", BATCH_TURNS),),
-                (Step((chat.sessions,), tuple(question.record for question in chat.questions)),),
+                (TimelineStep((chat.sessions,), tuple(question.record for question in chat.questions)),),
             )
             for chat in self.data.asked
         ]

@@ -53,7 +53,7 @@ class BeamConfig(RecallConfig):
     conversations: Groups
 
 
-class _Message(BaseModel):
+class _ChatMessage(BaseModel):
     id: int
     role: Literal["user", "assistant"]
     content: str
@@ -61,13 +61,13 @@ class _Message(BaseModel):
     question_type: str | None = None
 
 
-class _Probe(BaseModel, extra="allow"):
+class _ProbingQuestion(BaseModel, extra="allow"):
     question: str
     rubric: Annotated[list[str], Field(min_length=1)]
     source_chat_ids: Any = None
 
 
-_BATCHES = TypeAdapter(list[list[_Message]])
+_BATCHES = TypeAdapter(list[list[_ChatMessage]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _chat(name: str, raw: Any, probes: str, place: str, problems: list[str]) -> 
             with noted(problems, f"{place}: question {number} of {ability}"):
                 if ability not in ABILITIES:
                     raise DeltaMemError("there is no such ability")
-                questions.append(_question(name, ability, number, _Probe.model_validate(value), named))
+                questions.append(_question(name, ability, number, _ProbingQuestion.model_validate(value), named))
     return Chat(name, sessions, tuple(questions))
 
 
@@ -218,7 +218,7 @@ def _batches(raw: Any) -> list[Any]:
     return batches
 
 
-def _turns(batches: Sequence[Sequence[_Message]]) -> list[tuple[int, DialogueTurn]]:
+def _turns(batches: Sequence[Sequence[_ChatMessage]]) -> list[tuple[int, DialogueTurn]]:
     """All messages in order, by the numbers that questions name them by.
 
     Where the numbers begin again with 0, as in the plans of a chat of 10M, they go on instead, as in the official script.
@@ -236,7 +236,9 @@ def _turns(batches: Sequence[Sequence[_Message]]) -> list[tuple[int, DialogueTur
     return turns
 
 
-def _sessions(batches: Sequence[Sequence[_Message]], turns: Iterator[tuple[int, DialogueTurn]]) -> Iterator[DialogueSession]:
+def _sessions(
+    batches: Sequence[Sequence[_ChatMessage]], turns: Iterator[tuple[int, DialogueTurn]]
+) -> Iterator[DialogueSession]:
     """A session for each main question of the user with all that follows from it, on the day of its batch.
 
     A batch without a day is of that before it. The sessions of a day are a second apart, so that they keep their order.
@@ -271,7 +273,9 @@ def _leaves(sources: Any) -> list[Any]:
     return [] if sources is None else [sources]
 
 
-def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> BeamQuestion:
+def _question(
+    chat: str, ability: str, number: int, probe: _ProbingQuestion, named: dict[int, list[DialogueTurn]]
+) -> BeamQuestion:
     evidence: dict[str, None] = {}
     notes = []
     for source in _leaves(probe.source_chat_ids):

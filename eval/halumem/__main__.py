@@ -13,7 +13,7 @@ from typing import Any
 
 from eval import runner
 from eval.answer import ContextBlock, cut_to_budget, render_all
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
 from eval.evidence import EvidenceFinder
 from eval.halumem import scores
@@ -204,7 +204,7 @@ class HalumemPoints:
         self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
         self._points = {point.record.key: point for session in self._sessions.values() for point in session.points}
 
-    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
+    def extracted(self, step: TimelineStep, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
         """One record for each memory that the system extracted from the step's only session."""
         (record,) = ingested
         return [
@@ -263,14 +263,14 @@ class HalumemPoints:
         return {"memories": "\n".join(memories) or _NONE, "point": point.text} if memories else NOTHING_EXTRACTED
 
 
-def _step(session: HalumemSession) -> Step:
+def _step(session: HalumemSession) -> TimelineStep:
     dialogue = ((session.dialogue,),)
     if session.generated:
-        return Step(dialogue)
+        return TimelineStep(dialogue)
     questions = (
         question.model_copy(update={"evidence": tuple(dict.fromkeys(question.evidence))}) for question in session.questions
     )
-    return Step(dialogue, tuple(questions), tuple(point.record for point in session.points))
+    return TimelineStep(dialogue, tuple(questions), tuple(point.record for point in session.points))
 
 
 def _memories(record: IngestRecord) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline, gold_evidence
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep, gold_evidence
 from eval.data import LOCOMO
 from eval.evidence import EvidenceFinder
 from eval.locomo import scores
@@ -68,7 +68,7 @@ class Locomo(Benchmark[LocomoConfig]):
             if asked:
                 stores = dialogues(conversation, per_speaker=system.per_speaker, captions=self.config.captions)
                 questions = tuple(question_record(conversation.id, question) for question in asked)
-                timelines.append(Timeline(tuple(stores), (Step(tuple(stores.values()), questions),), titled=True))
+                timelines.append(Timeline(tuple(stores), (TimelineStep(tuple(stores.values()), questions),), titled=True))
         return timelines
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -275,7 +275,7 @@ _CORRECTIONS = TypeAdapter(list[Correction])
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class LocomoAudit:
     """An audit that fits the benchmark."""
 
     file: str  # Name of the file
@@ -302,7 +302,7 @@ class Audit:
         return question.model_copy(update={"answer": answer, "evidence": correction.evidence or question.evidence})
 
 
-def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
+def load_audit(path: Path, conversations: Sequence[Conversation]) -> LocomoAudit:
     """Read an audit, ``errors.json``, and make sure that it is one of this benchmark file.
 
     Raises:
@@ -322,7 +322,7 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
         known = {turn.id for turn in conversation.turns}
         evidence = tuple(dict.fromkeys(entry.evidence)) if known.issuperset(entry.evidence) else ()
         corrections[key] = entry.model_copy(update={"evidence": evidence})
-    return Audit(path.name, file_sha256(path), corrections)
+    return LocomoAudit(path.name, file_sha256(path), corrections)
 
 
 def _named(path: Path, entry: Correction, conversations: Sequence[Conversation]) -> tuple[Conversation, LocomoQuestion]:
@@ -355,7 +355,7 @@ class LocomoData:
     sha256: str  # Of the file
     released: tuple[Conversation, ...]  # The conversations as the file has them
     conversations: tuple[Conversation, ...]  # The same with the gold answers as configured
-    audit: Audit | None  # The audit, if there is one
+    audit: LocomoAudit | None  # The audit, if there is one
     audited: bool  # Whether it was applied
     asked: Mapping[str, tuple[LocomoQuestion, ...]]  # By conversation the questions that are asked, in file order
     not_asked: Mapping[str, int]  # How many are not, by reason
@@ -465,7 +465,7 @@ def read_data(config: LocomoConfig) -> LocomoData:
     )
 
 
-def _audit(config: LocomoConfig, released: Sequence[Conversation], *, published: bool) -> Audit | None:
+def _audit(config: LocomoConfig, released: Sequence[Conversation], *, published: bool) -> LocomoAudit | None:
     if config.audit is None and config.gold == "original" and not published:
         return None  # the list that happens to lie there is of the released file
     path: Path | None = config.audit or find(LOCOMO_AUDIT)

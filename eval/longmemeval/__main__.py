@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.longmemeval import scores
@@ -56,7 +56,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     def timelines(self, system: System) -> list[Timeline]:
         """One for each question that is asked; nothing else is ingested."""
         return [
-            Timeline((StoreKey(name, "the user", BATCH_TURNS),), (Step((question.sessions,), (question.record,)),))
+            Timeline((StoreKey(name, "the user", BATCH_TURNS),), (TimelineStep((question.sessions,), (question.record,)),))
             for name, question in self._questions.items()
         ]
 

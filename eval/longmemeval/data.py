@@ -50,7 +50,7 @@ class _Turn(BaseModel):
     has_answer: bool | None = None
 
 
-class _Record(BaseModel):
+class _QuestionRecord(BaseModel):
     question_id: str = Field(pattern=r"^[\w-]+$")
     question_type: str
     question: str
@@ -168,7 +168,7 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     digest = hashlib.sha256()
     for number, (value, place) in enumerate(_records(path, digest), start=1):
         with noted(problems, f"{path.name}: record {number}"):
-            record = _Record.model_validate(value)
+            record = _QuestionRecord.model_validate(value)
             question = _question(record, partial(read, *place))
             if record.question_id in questions:
                 raise DeltaMemError(f"question_id {record.question_id} occurs twice")
@@ -195,7 +195,7 @@ def _time(date: str) -> datetime:
         raise DeltaMemError(f"the date {date!r} is not like '2023/05/30 (Tue) 23:40'") from error
 
 
-def _question(record: _Record, haystack: Haystack) -> LongMemEvalQuestion:
+def _question(record: _QuestionRecord, haystack: Haystack) -> LongMemEvalQuestion:
     if record.question_type not in TYPES:
         raise DeltaMemError(f"there is no question_type {record.question_type!r}")
     counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)

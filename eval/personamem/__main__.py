@@ -11,14 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 from eval import runner
-from eval.benchmark import Benchmark, Report, Results, Step, Timeline, gold_evidence
+from eval.benchmark import Benchmark, Report, Results, Timeline, TimelineStep, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.personamem import scores
 from eval.personamem.data import (
     BATCH_TURNS,
     FIRST_DAY,
     LABELS,
-    History,
+    PersonaHistory,
     PersonaMemConfig,
     in_order,
     question_record,
@@ -64,7 +64,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         timelines = []
         for history in self.data.histories:
             steps = [
-                Step((sessions,), tuple(sample.record for sample in samples))
+                TimelineStep((sessions,), tuple(sample.record for sample in samples))
                 for sessions, samples in history.steps(set(self._keys))
             ]
             if steps:
@@ -184,7 +184,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         return {"both_distances_agree": agreed, "they_do_not": len(blocks) - agreed - missing, "none": missing}
 
 
-def _finder(history: History) -> EvidenceFinder:
+def _finder(history: PersonaHistory) -> EvidenceFinder:
     return EvidenceFinder.of((piece.session for piece in history.pieces), (history.key.owner, "User", "Assistant"))
 
 

@@ -362,7 +362,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class PersonaHistory:
     """One context: a store, what it ingests, and what it is asked."""
 
     key: StoreKey  # The store
@@ -408,7 +408,7 @@ def without_history(question: PersonaMemQuestion, contexts: Contexts) -> Lost | 
 
 def history(
     store: str, messages: Sequence[ContextMessage], questions: Sequence[PersonaMemQuestion], *, keep_system: bool
-) -> History:
+) -> PersonaHistory:
     """Cut one context at all of its questions, whose end indices are within it.
 
     All questions decide the cuts, whichever of them are asked, so that a store fits every run.
@@ -440,12 +440,12 @@ def history(
         )
         before = len(_turns(messages, 0, question.end, keep_system=keep_system))
         samples.append(PlacedQuestion(record, question, before, block, frozenset(turn.id for turn in held)))
-    return History(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
+    return PersonaHistory(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
 
 
 def histories(
     questions: Sequence[PersonaMemQuestion], contexts: Mapping[str, Sequence[ContextMessage]], *, keep_system: bool
-) -> list[History]:
+) -> list[PersonaHistory]:
     """The history of each context, in the order in which questions name them."""
     stores = store_ids(dict.fromkeys(question.context for question in questions))
     return [
@@ -493,7 +493,7 @@ class PersonaMemData:
 
     questions: Questions
     contexts: Contexts
-    histories: tuple[History, ...]  # One for each context that some question can be asked about
+    histories: tuple[PersonaHistory, ...]  # One for each context that some question can be asked about
     selected: tuple[PersonaMemQuestion, ...]  # The questions that the run accounts for
     sample: str | None  # How they were drawn; None if they are all
     lost: Mapping[str, Lost]  # By key those of them that cannot be asked, with the reason

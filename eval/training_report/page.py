@@ -116,7 +116,7 @@ LESS_IS_BETTER = {"wrong_target_rate", "add_for_update_rate", "unreadable_rate",
 NEITHER_IS_BETTER = {"queries_per_memory", "queries_per_episode"}
 
 
-class Change(NamedTuple):
+class MetricChange(NamedTuple):
     """A metric before and after: estimates with intervals, None if not measured."""
 
     before: Record | None
@@ -125,7 +125,7 @@ class Change(NamedTuple):
     verdict: str = ""  # ``better`` or ``worse`` where the intervals do not overlap
 
 
-def comparison(summaries: Mapping[str, Record]) -> dict[str, list[Change]]:
+def comparison(summaries: Mapping[str, Record]) -> dict[str, list[MetricChange]]:
     """The table: by the label of each metric a change for every mode of `MODES`.
 
     `summaries` are those of evaluations by ``<phase>_<mode>``; any may be missing.
@@ -140,19 +140,19 @@ def comparison(summaries: Mapping[str, Record]) -> dict[str, list[Change]]:
     }
 
 
-def _change(name: str, before: Record | None, after: Record | None) -> Change:
+def _change(name: str, before: Record | None, after: Record | None) -> MetricChange:
     if before is None or after is None:
-        return Change(before, after)
+        return MetricChange(before, after)
     difference = after["estimate"] - before["estimate"]
     apart = after["low"] > before["high"] or after["high"] < before["low"]
     less_is_better = name in LESS_IS_BETTER or name.startswith(VIOLATIONS_PER_EPISODE)
     verdict = ""
     if apart and name not in NEITHER_IS_BETTER:
         verdict = "better" if (difference > 0) != less_is_better else "worse"
-    return Change(before, after, difference, verdict)
+    return MetricChange(before, after, difference, verdict)
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A stretch of a target's text; of a keyword, whether the matched prediction contains it, else None."""
 
     text: str
@@ -233,7 +233,7 @@ def _turn(message: Message) -> TurnView:
 def _target(operation: Record, record: Record) -> dict[str, Any]:
     """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
     written = _matched_text(operation, record["score"]["transition"]["pairs"])
-    keywords = [Piece(text, folded(text) in folded(written or "")) for text in operation["keywords"]]
+    keywords = [TextPiece(text, folded(text) in folded(written or "")) for text in operation["keywords"]]
     return {
         "operation": operation,
         "pieces": [piece._asdict() for piece in _pieces(operation["text"], keywords)],
@@ -259,15 +259,15 @@ def _remark(operation: Record, record: Record) -> str:
     return f"{named} by a NONE, {'found' if seen else 'not found'} by a search"
 
 
-def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
+def _pieces(text: str, keywords: Sequence[TextPiece]) -> list[TextPiece]:
     """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win."""
     longest_first = sorted((one for one in keywords if one.text.strip()), key=lambda keyword: -len(keyword.text))
     if not longest_first:
-        return [Piece(text, None)]
+        return [TextPiece(text, None)]
     found = {folded(keyword.text): keyword.found for keyword in longest_first}
     pattern = "|".join(r"\s+".join(map(re.escape, keyword.text.split())) for keyword in longest_first)
     parts = re.split(f"({pattern})", text, flags=re.IGNORECASE)  # every second one is a keyword
-    return [Piece(part, found.get(folded(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
+    return [TextPiece(part, found.get(folded(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
 
 
 def write_report(run: Path, *, out: Path | None = None) -> Path:

@@ -78,7 +78,7 @@ Personal = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ReflectionOperation:
     """What is to become of the reflections; `target` is the id of the one that an update replaces."""
 
     reflection: Reflection
@@ -164,7 +164,7 @@ def read_summary(text: str, first: int, last: int) -> tuple[EpisodeSummary | Non
 
 def read_reflections(
     text: str, shown: Mapping[str, Reflection], personal: Personal, others: Sequence[Reflection] = ()
-) -> tuple[list[Operation] | None, list[EpisodicViolation]]:
+) -> tuple[list[ReflectionOperation] | None, list[EpisodicViolation]]:
     """Read operations on reflections.
 
     Args:
@@ -180,7 +180,7 @@ def read_reflections(
     body, violations = _block(text, "reflections")
     if body is None:
         return None, violations
-    read: list[Operation] = []
+    read: list[ReflectionOperation] = []
     titles: dict[str, str] = {}  # Whose they are; "" for those of adds
     bodies = set()
     for kept in (*others, *shown.values()):
@@ -214,7 +214,7 @@ def read_reflections(
 
 def _operation(
     fields: Mapping[str, str], shown: Mapping[str, Reflection], personal: Personal
-) -> tuple[Operation | None, EpisodicViolation | None]:
+) -> tuple[ReflectionOperation | None, EpisodicViolation | None]:
     operator, target = _bare(fields["operator"]).lower(), _bare(fields.get("id", ""))
     if operator not in ("add", "update"):
         return None, V.BAD_OPERATOR
@@ -242,7 +242,7 @@ def _operation(
         return None, V.PERSONAL_DATA
     if target and not _carries(reflection, shown[target]):
         return None, V.LOST_CONTENT
-    return Operation(reflection, target or None), None
+    return ReflectionOperation(reflection, target or None), None
 
 
 def word_count(text: str) -> int:

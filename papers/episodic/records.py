@@ -267,25 +267,25 @@ class _Lenient(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class _Part(_Lenient):
+class _ContentPart(_Lenient):
     type: str
     text: StorableText = ""
 
 
-class _Function(_Lenient):
+class _CalledFunction(_Lenient):
     name: StorableText
     arguments: StorableText | dict[str, Any] | None = None
 
 
 class _Call(_Lenient):
-    function: _Function
+    function: _CalledFunction
 
 
 class MessageIn(_Lenient):
     """A message of the OpenAI protocol."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StorableText | list[_Part] | None = None
+    content: StorableText | list[_ContentPart] | None = None
     tool_calls: list[_Call] | None = None
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltamem.config import run_hydra, validated
 from eval import runner
-from eval.benchmark import AskContext, Asker, Benchmark, Report, Results, Step, Timeline
+from eval.benchmark import AskContext, Asker, Benchmark, Report, Results, Timeline, TimelineStep
 from eval.html import write_page
 from eval.records import QuestionRecord
 from eval.summary import Summary
@@ -69,7 +69,7 @@ class Momento(Benchmark[MomentoConfig]):
             sessions = () if self.config.system == GIVEN_SUMMARIES else tuple(dialogue_sessions(task))
             text = task.opening or task.instruction
             question = QuestionRecord(key=key, group=key, category=task.kind or "tasks", question=text)
-            made.append(Timeline((store,), (Step((sessions,), (question,)),)))
+            made.append(Timeline((store,), (TimelineStep((sessions,), (question,)),)))
         return made
 
     def evidence(self) -> Evidence:

@@ -33,7 +33,7 @@ _AT_ONCE = 128  # Texts a call of the embedder
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class IntentHits:
     """What a query found."""
 
     wanted: IntentFilter  # What it asked for, in the labels of the inventories
@@ -223,7 +223,7 @@ class IntentIndex:
                 new[step.id] = step
         return list(new.values())
 
-    async def search(self, query: str, k: int = K_RETRIEVE, among: AbstractSet[str] | None = None) -> Found:
+    async def search(self, query: str, k: int = K_RETRIEVE, among: AbstractSet[str] | None = None) -> IntentHits:
         """Find the steps that meet most of what a query asks for; among equals the most similar come first.
 
         Args:
@@ -236,7 +236,7 @@ class IntentIndex:
         """
         self.refresh()
         if not len(self) or k < 1:
-            return Found(IntentFilter(), ())
+            return IntentHits(IntentFilter(), ())
         asked = await self._labeller.filter(query, self.spaces)
         (vector,) = await asyncio.to_thread(self._embedder.queries, [query])
         self.refresh()
@@ -249,7 +249,7 @@ class IntentIndex:
             rows = rows[rows < len(matrix)]
         found = densest(self._rows.density(wanted, len(self))[: len(matrix)], matrix, vector, k, rows)
         snippets = [(self.snippet(row), similarity) for row, similarity in found]
-        return Found(wanted, tuple(IntentHit(one, similarity, met(one.intent, wanted)) for one, similarity in snippets))
+        return IntentHits(wanted, tuple(IntentHit(one, similarity, met(one.intent, wanted)) for one, similarity in snippets))
 
     def refresh(self) -> None:
         """Read again what is there if somebody else wrote meanwhile, or erased something.

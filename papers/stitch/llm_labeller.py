@@ -56,14 +56,14 @@ class _Segment(_Answer):
     note: str
 
 
-class _Group(_Answer):
+class _MergeGroup(_Answer):
     keep: str
     drop: list[str]
 
 
 class _Merge(_Answer):
-    events: list[_Group]
-    entity_types: list[_Group]
+    events: list[_MergeGroup]
+    entity_types: list[_MergeGroup]
 
 
 class _Query(_Answer):

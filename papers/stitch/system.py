@@ -48,7 +48,7 @@ class OracleIntents:
     queries: Mapping[str, IntentFilter]  # By text of the question
 
 
-class _Session(StrictModel):
+class _LabelledSession(StrictModel):
     """A session whose turns were labelled; one line of ``sessions.jsonl``."""
 
     session: str
@@ -97,7 +97,7 @@ class StitchSystem:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             Journal.open(folder / JOURNAL_FILE) as journal,
-            RecordFile(folder / SESSIONS_FILE, _Session, lambda record: record.session) as sessions,
+            RecordFile(folder / SESSIONS_FILE, _LabelledSession, lambda record: record.session) as sessions,
         ):
             log = IntentLog(journal.owner(key.owner), "turns")
             index = IntentIndex(labeller, self._embedder, log, without=self._without)
@@ -112,7 +112,7 @@ class StitchSystem:
 class StitchMemory:
     """The steps of one store."""
 
-    def __init__(self, index: IntentIndex, sessions: RecordFile[_Session], labeller: IntentLabeller) -> None:
+    def __init__(self, index: IntentIndex, sessions: RecordFile[_LabelledSession], labeller: IntentLabeller) -> None:
         """Bind an index, the file that says which turns the sessions have, and the labeller, which knows what it cost."""
         self._index = index
         self._labeller = labeller
@@ -140,7 +140,7 @@ class StitchMemory:
         before = _usage(self._labeller)
         if session.id not in self._known:
             await self._index.add([step_of(turn, session) for turn in session.turns])
-            self._sessions.add(_Session(session=session.id, turns=tuple(turn.id for turn in session.turns)))
+            self._sessions.add(_LabelledSession(session=session.id, turns=tuple(turn.id for turn in session.turns)))
             self._known[session.id] = None
         return Ingested(usage=_spent(before, _usage(self._labeller)))
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from deltamem.llm import Answer
 from deltamem.replies import last_object, path, problems, without_thinking
 from synth.records import Record
-from synth.tasks import TASKS, Unit, Verdict, Violation
+from synth.tasks import TASKS, RuleVerdict, RuleViolation, Unit
 
 ANSWERS: dict[Unit, type[Record]] = {unit: task.answer for unit, task in TASKS.items()}
 
@@ -153,7 +153,7 @@ class FormatError(Exception):
     def __init__(self, rule: str, *messages: str) -> None:
         super().__init__(rule, *messages)
         checked = FORMAT_RULES[: FORMAT_RULES.index(rule) + 1]
-        self.verdict = Verdict(checked, tuple(Violation(rule, message) for message in messages))
+        self.verdict = RuleVerdict(checked, tuple(RuleViolation(rule, message) for message in messages))
 
 
 _LEAST_THOUGHT = 40
@@ -176,14 +176,14 @@ def thinking_tokens(answer: Answer) -> int:
     return hidden if hidden >= _LEAST_THOUGHT else 0
 
 
-class Reading(NamedTuple, Generic[RecordT]):
+class AnswerReading(NamedTuple, Generic[RecordT]):
     """An answer that could be read; texts and lists that were too long are cut, each a violation of ``format.length``."""
 
     answer: RecordT
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[RuleViolation, ...] = ()
 
 
-def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
+def read_answer(text: str, answer: type[RecordT]) -> AnswerReading[RecordT]:
     """Read an answer. Raises `FormatError` if no such record can be read; names ``format.json`` or ``format.schema``."""
     text, fields = without_thinking(text), {name for name, field in answer.model_fields.items() if field.is_required()}
     found = last_object(text, lambda value: value if fields <= value.keys() else None) or _mend(text, answer)
@@ -191,10 +191,10 @@ def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
         names = ", ".join(answer.model_fields)
         raise FormatError(JSON, f"the answer holds no JSON object with the fields {names} that can be read")
     value = tidied(found, record_schema(answer))
-    cut: list[Violation] = []
+    cut: list[RuleViolation] = []
     while True:
         try:
-            return Reading(answer.model_validate(value), tuple(cut))
+            return AnswerReading(answer.model_validate(value), tuple(cut))
         except ValidationError as error:
             too_long = [problem for problem in error.errors(include_url=False) if problem["type"] in _TOO_LONG]
             if not too_long:
@@ -203,7 +203,7 @@ def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
         for problem in too_long:
             place, limit, length = path(problem["loc"]), problem["ctx"]["max_length"], len(problem["input"])
             message = f"{place} must have at most {limit} {_TOO_LONG[problem['type']]}, but has {length}"
-            cut.append(Violation(LENGTH, message))
+            cut.append(RuleViolation(LENGTH, message))
             _cut(value, problem["loc"], limit)
 
 

@@ -32,7 +32,7 @@ _STEPS_DOWN: dict[Structured, Structured] = {"json_schema": "json_object", "json
 
 
 @dataclass(eq=False, slots=True)
-class _Endpoint:
+class _PooledEndpoint:
     llm: LLM
     slots: int
     structured: Structured
@@ -65,10 +65,10 @@ class EndpointPool:
         }
         structured: Structured = "json_schema" if settings.structured == "auto" else settings.structured
         self._endpoints = [
-            _Endpoint(LLM(url, settings.model, max_concurrency=settings.slots, **options), settings.slots, structured)
+            _PooledEndpoint(LLM(url, settings.model, max_concurrency=settings.slots, **options), settings.slots, structured)
             for url in dict.fromkeys(settings.base_urls)
         ]
-        self._queue: list[tuple[tuple[int, int], int, asyncio.Future[_Endpoint]]] = []
+        self._queue: list[tuple[tuple[int, int], int, asyncio.Future[_PooledEndpoint]]] = []
         self._numbers = itertools.count()
         self._down_since: float | None = None
         self._timers: set[asyncio.TimerHandle] = set()
@@ -107,7 +107,7 @@ class EndpointPool:
         """
         wanted = self._settings.model
 
-        async def problem(endpoint: _Endpoint) -> str:
+        async def problem(endpoint: _PooledEndpoint) -> str:
             try:
                 names = [model.id for model in await endpoint.llm.models()]
             except LLMError as error:
@@ -170,7 +170,12 @@ class EndpointPool:
         await asyncio.gather(*(endpoint.llm.close() for endpoint in self._endpoints))
 
     async def _ask(
-        self, endpoint: _Endpoint, messages: Sequence[Mapping[str, object]], seed: int, name: str, schema: Mapping[str, Any]
+        self,
+        endpoint: _PooledEndpoint,
+        messages: Sequence[Mapping[str, object]],
+        seed: int,
+        name: str,
+        schema: Mapping[str, Any],
     ) -> Answer:
         """Ask an endpoint, in ever looser response formats until it knows one."""
         settings = self._settings
@@ -202,7 +207,7 @@ class EndpointPool:
                 self._watch_thinking(endpoint, answer)
                 return answer
 
-    def _watch_thinking(self, endpoint: _Endpoint, answer: Answer) -> None:
+    def _watch_thinking(self, endpoint: _PooledEndpoint, answer: Answer) -> None:
         """Warn once of an endpoint that does not think although it is told to; servers say nothing of it themselves."""
         effort = self._settings.reasoning_effort
         if effort is None or endpoint.thoughtless >= _SILENT:
@@ -218,8 +223,8 @@ class EndpointPool:
             )
 
     @asynccontextmanager
-    async def _slot(self, priority: tuple[int, int]) -> AsyncIterator[_Endpoint]:
-        given: asyncio.Future[_Endpoint] = asyncio.get_running_loop().create_future()
+    async def _slot(self, priority: tuple[int, int]) -> AsyncIterator[_PooledEndpoint]:
+        given: asyncio.Future[_PooledEndpoint] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, next(self._numbers), given))
         self._dispatch()
         try:
@@ -233,7 +238,7 @@ class EndpointPool:
         finally:
             self._release(endpoint)
 
-    def _release(self, endpoint: _Endpoint) -> None:
+    def _release(self, endpoint: _PooledEndpoint) -> None:
         endpoint.in_flight -= 1
         self._dispatch()
 
@@ -248,12 +253,12 @@ class EndpointPool:
                 given.set_result(endpoint)
             heapq.heappop(self._queue)
 
-    def _succeeded(self, endpoint: _Endpoint) -> None:
+    def _succeeded(self, endpoint: _PooledEndpoint) -> None:
         endpoint.answers += 1
         endpoint.failures = 0
         self._down_since = None
 
-    def _failed(self, endpoint: _Endpoint, error: LLMError) -> None:
+    def _failed(self, endpoint: _PooledEndpoint, error: LLMError) -> None:
         if endpoint.resting:  # many requests fail together; that is one failure
             return
         _LOG.warning("%s; it rests", error)
@@ -263,7 +268,7 @@ class EndpointPool:
             if not given.done():
                 given.set_exception(LLMError(str(error)))
 
-    def _rest(self, endpoint: _Endpoint) -> None:
+    def _rest(self, endpoint: _PooledEndpoint) -> None:
         loop = asyncio.get_running_loop()
         endpoint.failures += 1
         endpoint.resting = True

@@ -22,8 +22,8 @@ from synth.llm.answers import (
     ANSWERS,
     FORMAT_RULES,
     TRUNCATED,
+    AnswerReading,
     FormatError,
-    Reading,
     answer_schema,
     read_answer,
     record_schema,
@@ -38,12 +38,12 @@ from synth.tasks import (
     ContradictionsTask,
     DialogueTask,
     ExtractionTask,
+    RuleVerdict,
+    RuleViolation,
     Task,
     Unit,
     UnitId,
     UnitResult,
-    Verdict,
-    Violation,
 )
 from synth.validators import UNIT_RULES, judge_answer
 from synth.validators.base import Similarity
@@ -66,7 +66,7 @@ def opening(task: Task[Any]) -> list[dict[str, str]]:
     ]
 
 
-def repair(answer: str, violations: Sequence[Violation]) -> list[dict[str, str]]:
+def repair(answer: str, violations: Sequence[RuleViolation]) -> list[dict[str, str]]:
     """The messages that send a whole answer back."""
     return [
         {"role": "assistant", "content": answer},
@@ -74,7 +74,7 @@ def repair(answer: str, violations: Sequence[Violation]) -> list[dict[str, str]]
     ]
 
 
-def patch_request(unit: Unit, answer: str, violations: Sequence[Violation]) -> list[dict[str, str]]:
+def patch_request(unit: Unit, answer: str, violations: Sequence[RuleViolation]) -> list[dict[str, str]]:
     """The messages that ask for the parts of an answer that have to change; arguments as of `repair`."""
     asked = _prompt("patch").fill(
         violations=_listed(violations),
@@ -84,7 +84,7 @@ def patch_request(unit: Unit, answer: str, violations: Sequence[Violation]) -> l
     return [{"role": "assistant", "content": answer}, {"role": "user", "content": asked}]
 
 
-def _listed(violations: Sequence[Violation]) -> str:
+def _listed(violations: Sequence[RuleViolation]) -> str:
     listed = [
         f"- {rule}: {shortened(' '.join(message.split()), _LONGEST_VIOLATION)}"
         for rule, message in violations[:_MOST_VIOLATIONS]
@@ -171,9 +171,9 @@ class LLMWriter:
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         """Ask until the answer keeps the rules or the repairs are used up; see `synth.tasks.Writer`."""
         first = opening(task)
-        request = _Request(first, task.answer)
+        request = _WriterRequest(first, task.answer)
         best: _Attempt[AnswerT] | None = None
-        verdicts: list[Verdict] = []
+        verdicts: list[RuleVerdict] = []
         reviews: list[tuple[Unit, UnitResult[Any]]] = []
         tokens = Counter[str]()
         for attempt in range(1 + self._settings.repairs):
@@ -194,7 +194,7 @@ class LLMWriter:
             except FormatError as error:
                 verdicts.append(error.verdict)
                 if best is None:
-                    request = _Request([*first, *repair(answer.text, error.verdict.violations)], task.answer)
+                    request = _WriterRequest([*first, *repair(answer.text, error.verdict.violations)], task.answer)
                 else:
                     request = _next_request(task.unit, first, best, error.verdict.violations, worse=True)
                 continue
@@ -212,8 +212,8 @@ class LLMWriter:
         return UnitResult(None, tuple(verdicts), partial=best and best.answer, reviews=tuple(reviews), **tokens)
 
     async def _reviewed(
-        self, task: DialogueTask, dialogue: Dialogue, verdict: Verdict, place: UnitId, attempt: int
-    ) -> tuple[Verdict, list[tuple[Unit, UnitResult[Any]]]]:
+        self, task: DialogueTask, dialogue: Dialogue, verdict: RuleVerdict, place: UnitId, attempt: int
+    ) -> tuple[RuleVerdict, list[tuple[Unit, UnitResult[Any]]]]:
         """Have a dialogue that keeps its rules read again, as far as the settings ask for it.
 
         A review that cannot be read, or that breaks its own rules to the last, finds nothing.
@@ -236,9 +236,9 @@ class LLMWriter:
             return verdict, done
         reviewed = Reviewed(dialogue, extraction, contradictions)
         judged = await asyncio.to_thread(judge_reviewed, task, reviewed, self._similarity)
-        return Verdict((*verdict.checked, *judged.checked), judged.violations), done
+        return RuleVerdict((*verdict.checked, *judged.checked), judged.violations), done
 
-    async def _judged(self, read: Reading[Any], task: Task[Any]) -> Verdict:
+    async def _judged(self, read: AnswerReading[Any], task: Task[Any]) -> RuleVerdict:
         if self._similarity is not None and any(rule.needs_similarity for rule in UNIT_RULES[task.unit]):
             # An embedding model takes its time and leaves other threads theirs.
             judged = await asyncio.to_thread(judge_answer, task, read.answer, self._similarity)
@@ -247,9 +247,9 @@ class LLMWriter:
             async with self._judging:
                 await asyncio.sleep(0)
                 judged = judge_answer(task, read.answer)
-        return Verdict((*FORMAT_RULES, *judged.checked), (*read.violations, *judged.violations))
+        return RuleVerdict((*FORMAT_RULES, *judged.checked), (*read.violations, *judged.violations))
 
-    async def _answer(self, request: _Request, unit: Unit, place: UnitId, attempt: int) -> Answer:
+    async def _answer(self, request: _WriterRequest, unit: Unit, place: UnitId, attempt: int) -> Answer:
         seed = int.from_bytes(hashlib.sha256(f"{self._seed}/{place.name}/{attempt}".encode()).digest()[:4]) >> 1
         key = self._key(request, seed, attempt)
         stored = self._store.get(key)
@@ -274,7 +274,7 @@ class LLMWriter:
         self._store.put(key, kept)
         return Answer(**kept)
 
-    def _key(self, request: _Request, seed: int, attempt: int) -> str:
+    def _key(self, request: _WriterRequest, seed: int, attempt: int) -> str:
         """Hash of everything that an answer depends on; the endpoint's URL is not part of it."""
         digest = hashlib.sha256(f"{self._asked}{_schema_hash(request.expected)}{seed}/{attempt}".encode())
         for message in request.messages:
@@ -303,7 +303,7 @@ def contradictions_task(task: DialogueTask, dialogue: Dialogue) -> Contradiction
     )
 
 
-class _Request(NamedTuple):
+class _WriterRequest(NamedTuple):
     """What is sent, and the type of record that is expected back."""
 
     messages: Sequence[Mapping[str, str]]
@@ -314,10 +314,12 @@ class _Attempt(NamedTuple, Generic[AnswerT]):
     """An answer that could be read, and what is wrong with it."""
 
     answer: AnswerT
-    violations: tuple[Violation, ...]
+    violations: tuple[RuleViolation, ...]
 
 
-def _read(answer: Answer, expected: type[Record], task: Task[AnswerT], best: _Attempt[AnswerT] | None) -> Reading[AnswerT]:
+def _read(
+    answer: Answer, expected: type[Record], task: Task[AnswerT], best: _Attempt[AnswerT] | None
+) -> AnswerReading[AnswerT]:
     """Read an answer; a patch is put in place. A model may answer with the whole where parts were asked for.
 
     Raises `FormatError` if it cannot be read.
@@ -335,20 +337,20 @@ def _read(answer: Answer, expected: type[Record], task: Task[AnswerT], best: _At
             return read_answer(answer.text, whole)
         except FormatError:
             raise error from None
-    return Reading(patched(task.unit, best.answer, patch.answer), patch.violations)
+    return AnswerReading(patched(task.unit, best.answer, patch.answer), patch.violations)
 
 
 def _next_request(
-    unit: Unit, first: Sequence[Mapping[str, str]], best: _Attempt[Any], unread: Sequence[Violation] = (), *, worse: bool
-) -> _Request:
+    unit: Unit, first: Sequence[Mapping[str, str]], best: _Attempt[Any], unread: Sequence[RuleViolation] = (), *, worse: bool
+) -> _WriterRequest:
     """How an answer is sent back: for its parts if they can be mended, and if the last try has brought it on.
 
     `unread` is why the last one could not be read, `worse` whether it was no better than the best one.
     """
     text, violations = best.answer.model_dump_json(), (*unread, *best.violations)
     if worse or not can_be_patched(unit, frozenset(violation.rule for violation in best.violations)):
-        return _Request([*first, *repair(text, violations)], ANSWERS[unit])
-    return _Request([*first, *patch_request(unit, text, violations)], patch_type(unit))
+        return _WriterRequest([*first, *repair(text, violations)], ANSWERS[unit])
+    return _WriterRequest([*first, *patch_request(unit, text, violations)], patch_type(unit))
 
 
 @cache

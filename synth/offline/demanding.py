@@ -20,7 +20,7 @@ from synth.offline.topics import (
     PERSON,
     PLACE,
     Cast,
-    Known,
+    KnownValues,
     Topic,
     adjusted,
     blocks,
@@ -35,9 +35,9 @@ from synth.offline.topics import (
     without_detail,
 )
 from synth.records import (
-    Change,
     EventSlot,
     Fact,
+    FactChange,
     FactPlan,
     LifeEvent,
     PlannedChange,
@@ -186,14 +186,14 @@ def _endless(topic: Topic) -> bool:
 
 def _siblings(
     stock: _Stock, topic: Topic, keys: Sequence[str], plans: Sequence[FactPlan], today: date | None, given: Mapping[str, str]
-) -> Iterator[Known]:
+) -> Iterator[KnownValues]:
     """Facts of a topic that differ in the value of its key, and where enough is left in common, in one more."""
     rng, cast = stock.rng, stock.cast
     own = [stock.key(topic, keys, number) for number in range(len(plans))]
     # Siblings begin on the same day, as they share most of their words.
     since = _near(rng, today or _FIRST_DAY) if any(plan.dated for plan in plans) else ""
     for _ in range(20):
-        base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}), since=since)
+        base = KnownValues(topic, cast.fill(rng, topic, {topic.key: own[0], **given}), since=since)
         if topic.details and rng.random() < _DETAIL:
             place = rng.choices(range(3), (45, 45, 15))[0]
             lacks = place < LAST and rng.random() < _LACKING
@@ -212,13 +212,13 @@ def _siblings(
         yield _planned(rng, cast, replace(base, values=sibling, changed=()), plan, today, own)
 
 
-def _shared(base: Known, plans: Sequence[FactPlan]) -> float:
+def _shared(base: KnownValues, plans: Sequence[FactPlan]) -> float:
     """Share of their words that siblings must have in common: room for sources and last days, if they have some."""
     bare = not any(plan.temporary or plan.provenance == "hearsay" for plan in plans)
     return _SHARED_BARE if bare and slot_source(base.topic.changeable[0]) == "day" else _SHARED
 
 
-def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]], shared: float) -> None:
+def _vary(stock: _Stock, base: KnownValues, siblings: list[dict[str, str]], shared: float) -> None:
     """Give siblings values of their own in the first slot that may change, as long as all stay alike."""
 
     def stems(found: Mapping[str, str]) -> frozenset[str]:
@@ -244,8 +244,8 @@ def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) ->
 
 
 def _planned(
-    rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None, others: Sequence[str] = ()
-) -> Known:
+    rng: random.Random, cast: Cast, known: KnownValues, plan: FactPlan, today: date | None, others: Sequence[str] = ()
+) -> KnownValues:
     """The fact with the dates and the source that are planned for it; no source is one of the others."""
     if plan.temporary:
         days = rng.randint(8, 58) if today else rng.randint(0, 240)
@@ -305,20 +305,20 @@ def _first(
     track: Track | None,
     people: Sequence[tuple[str, str]],
     waiting: list[tuple[str, str]],
-) -> list[Known]:
+) -> list[KnownValues]:
     """The facts of a family of first memories; `waiting` are the people who are not remembered yet."""
     rng = stock.rng
     if track is Track.RELATIONSHIP and people:
         topic, _ = stock.about_people(lasts=_lasts(plans))
         order = list(dict.fromkeys((*waiting, *rng.sample(people, len(people)))))
         base: Mapping[str, str] = {}
-        knowns: list[Known] = []
+        knowns: list[KnownValues] = []
         for who, kin in order[: len(plans)]:
             if (who, kin) in waiting:
                 waiting.remove((who, kin))
             given = {**{slot: value for slot, value in base.items() if slot != "kin"}, PERSON: who, "kin": kin}
             base = stock.cast.fill(rng, topic, given)
-            knowns.append(Known(topic, base))
+            knowns.append(KnownValues(topic, base))
         siblings = [dict(known.values) for known in knowns]
         if len(siblings) > 1 and slot_source(topic.changeable[0]) == "day":
             _vary(stock, knowns[0], siblings, _shared(knowns[0], plans))
@@ -383,7 +383,7 @@ class _EventWriter(paper.EventWriter):
         found = _blocks(self._name, split_of(self._name), is_short(self._task.fact_limits), event=True)
         topic, (key,) = found[slot.index % len(found)]
         while True:
-            known = Known(topic, self._stock.cast.fill(self._rng, topic, {topic.key: key}))
+            known = KnownValues(topic, self._stock.cast.fill(self._rng, topic, {topic.key: key}))
             fact = known.fact(self._name, _most(self._task.fact_limits))
             if fact.text not in self._seen:
                 self._seen.add(fact.text)
@@ -406,7 +406,7 @@ class _EventWriter(paper.EventWriter):
         fact = known.fact(self._name, _most(self._task.fact_limits))
         self._seen.add(fact.text)
         delta = StateDelta(
-            text=fact.text, keywords=fact.keywords, track=track, change=Change.NEW, subject=subject, previous_text=""
+            text=fact.text, keywords=fact.keywords, track=track, change=FactChange.NEW, subject=subject, previous_text=""
         )
         return delta, {"who": subject, "role": stock.cast.kin(subject)}
 
@@ -423,7 +423,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     stock = _Stock(rng, name, task.event.index, task.limits, told)
     speaker = Speaker(rng, name)
     taken = set(told)
-    held: dict[str, list[Known]] = {}
+    held: dict[str, list[KnownValues]] = {}
     if any(plan.provenance in CORRECTED for plan in task.plans):
         for known in filter(None, (read(name, text) for text in task.existing)):
             held.setdefault(known.topic.name, []).append(known)
@@ -450,7 +450,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     )
 
 
-def _misspoken(rng: random.Random, known: Known, fact: Fact, avoided: Sequence[str]) -> str:
+def _misspoken(rng: random.Random, known: KnownValues, fact: Fact, avoided: Sequence[str]) -> str:
     """A wrong value for one of the keywords, the latest news first."""
     slots = [slot for slot in (*known.changed, *known.topic.changeable, *known.values) if slot in known.values]
     slots = [slot for slot in slots if values().listed(slot) and known.values[slot] in fact.keywords]
@@ -492,15 +492,15 @@ def _revised(
     rng: random.Random,
     cast: Cast,
     name: str,
-    olds: Sequence[Known],
+    olds: Sequence[KnownValues],
     planned: PlannedRevision,
     seen: set[str],
-    rivals: Sequence[Known],
+    rivals: Sequence[KnownValues],
     limits: FactLimits,
 ) -> list[RevisedFact]:
     """The memories after one step; the first decides what becomes of the others."""
 
-    def clear(known: Known) -> bool:
+    def clear(known: KnownValues) -> bool:
         alike = [rival for rival in rivals if rival.topic is known.topic and rival.end is None]
         return all(any(rival.values.get(slot) != known.values[slot] for slot in known.topic.slots) for rival in alike)
 
@@ -512,11 +512,11 @@ def _revised(
         shifted = 2 if attempt < _TRIES // 2 else 1
         near = rivals if attempt < _TRIES // 3 else ()
         first = _changed(drawn, cast, old, planned, clear, shifted, near)
-        full = planned.change is Change.EXPAND and (first.details == old.details or attempt >= _TRIES // 2)
+        full = planned.change is FactChange.EXPAND and (first.details == old.details or attempt >= _TRIES // 2)
         if full:
             # There is no detail left to add, or none that makes it longer, but a date.
             first = replace(old, end=None, changed=())
-        since = first.since if planned.change is Change.EXPAND else ""
+        since = first.since if planned.change is FactChange.EXPAND else ""
         since = _near(drawn, planned.today) if planned.dated or full else since
         news = [_likewise(first, old, other) for other in olds]
         news = [
@@ -538,7 +538,12 @@ def _revised(
 
 
 def _keeps_rules(
-    news: Sequence[Known], olds: Sequence[Known], name: str, change: Change, seen: set[str], limits: FactLimits
+    news: Sequence[KnownValues],
+    olds: Sequence[KnownValues],
+    name: str,
+    change: FactChange,
+    seen: set[str],
+    limits: FactLimits,
 ) -> bool:
     """Whether what was drawn says something new, and enough of it."""
     texts = {new.text(name) for new in news}
@@ -551,39 +556,39 @@ def _keeps_rules(
             return False
         if all(occurs(word, before) for word in new.keywords(_most(limits))) or len(after.split()) > limits.words.max:
             return False
-        if change is Change.EXPAND and len(after.split()) <= len(before.split()):
+        if change is FactChange.EXPAND and len(after.split()) <= len(before.split()):
             return False
-        if change in (Change.ADJUST, Change.SHIFT) and not any(_outdated(old, new, name)):
+        if change in (FactChange.ADJUST, FactChange.SHIFT) and not any(_outdated(old, new, name)):
             return False
     return True
 
 
-_NOTHING_OUTDATED = (Change.EXPAND, Change.RETRACT, Change.EXPIRE)
+_NOTHING_OUTDATED = (FactChange.EXPAND, FactChange.RETRACT, FactChange.EXPIRE)
 
 
 def _changed(
     rng: random.Random,
     cast: Cast,
-    old: Known,
+    old: KnownValues,
     planned: PlannedRevision,
-    clear: Callable[[Known], bool],
+    clear: Callable[[KnownValues], bool],
     shifted: int,
-    rivals: Sequence[Known],
-) -> Known:
+    rivals: Sequence[KnownValues],
+) -> KnownValues:
     """A memory after a change; a shift gives other values to so many slots, if enough of the memory is left."""
     change, implied = planned.change, planned.signal == "implied"
-    if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
+    if change in (FactChange.RETRACT, FactChange.EXPIRE) and old.end is None:
         return over(rng, old)
     base = replace(old, end=None, changed=())
-    if change is Change.EXPAND:
+    if change is FactChange.EXPAND:
         return expanded(rng, cast, base)
-    if change is Change.PARTIAL_DELETION:
+    if change is FactChange.PARTIAL_DELETION:
         return without_detail(rng, cast, base)
-    count = shifted if change is Change.SHIFT and not implied else 1
+    count = shifted if change is FactChange.SHIFT and not implied else 1
     return adjusted(rng, cast, base, count, clear, rivals, first=implied)
 
 
-def _likewise(first: Known, old: Known, other: Known) -> Known:
+def _likewise(first: KnownValues, old: KnownValues, other: KnownValues) -> KnownValues:
     """Another memory, changed as the first one was."""
     if other is old:
         return first
@@ -593,7 +598,7 @@ def _likewise(first: Known, old: Known, other: Known) -> Known:
     return replace(first, values={**own, **changed, **details}, heard=other.heard)
 
 
-def _outdated(old: Known, new: Known, name: str) -> Iterator[str]:
+def _outdated(old: KnownValues, new: KnownValues, name: str) -> Iterator[str]:
     """Values of the old text that the new one has not."""
     text = new.text(name)
     gone = [slot for slot, value in old.values.items() if slot != "kin" and new.values.get(slot) != value]
@@ -607,5 +612,5 @@ def _revised_anyhow(rng: random.Random, text: str, planned: PlannedRevision, lim
     """A memory of another writer with something added that says what has become of it."""
     when = day(planned.today - timedelta(days=rng.randint(3, 20)))
     body = " ".join(text.rstrip(".").split()[: limits.words.max - 8])
-    tail = f"which no longer holds as of {when}" if planned.change is not Change.EXPAND else f"as confirmed on {when}"
+    tail = f"which no longer holds as of {when}" if planned.change is not FactChange.EXPAND else f"as confirmed on {when}"
     return RevisedFact(text=f"{body}, {tail}.", keywords=(when, body.split()[-1]))

@@ -288,7 +288,7 @@ def _places(phrase: str, text: str) -> Iterator[tuple[int, int]]:
         begin = text.find(phrase, begin + len(phrase))
 
 
-class Voice(NamedTuple):
+class SpeakingVoice(NamedTuple):
     """How somebody speaks: ``plain``, ``chatty``, ``formal``, ``terse``, or ``short`` in the tiny form.
 
     Shares, from 0 to 1, are of words that are contracted, made casual or formal, of sentences that lose their first words,
@@ -307,23 +307,23 @@ class Voice(NamedTuple):
     tails: float
 
 
-def draw_voice(rng: random.Random) -> Voice:
+def draw_voice(rng: random.Random) -> SpeakingVoice:
     """The way a person speaks; nothing but the draws counts."""
     kind = rng.choices(("plain", "chatty", "formal", "terse"), (40, 30, 15, 15))[0]
     between, lower = rng.uniform, rng.random()
     if kind == "terse":
-        return Voice(kind, 0.9, 0.2, 0.0, between(0.2, 0.6), between(0, 0.01), lower < 0.4, 0.5, 0.15, 0.02)
+        return SpeakingVoice(kind, 0.9, 0.2, 0.0, between(0.2, 0.6), between(0, 0.01), lower < 0.4, 0.5, 0.15, 0.02)
     if kind == "formal":
-        return Voice(kind, between(0, 0.1), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.5, 0.1)
+        return SpeakingVoice(kind, between(0, 0.1), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.5, 0.1)
     if kind == "chatty":
-        return Voice(kind, 0.95, between(0.3, 0.8), 0.0, 0.05, between(0, 0.015), lower < 0.25, 0.2, 0.6, 0.2)
-    return Voice(kind, between(0.5, 1), 0.05, 0.0, 0.0, between(0, 0.005), False, 0.0, 0.5, 0.1)
+        return SpeakingVoice(kind, 0.95, between(0.3, 0.8), 0.0, 0.05, between(0, 0.015), lower < 0.25, 0.2, 0.6, 0.2)
+    return SpeakingVoice(kind, between(0.5, 1), 0.05, 0.0, 0.0, between(0, 0.005), False, 0.0, 0.5, 0.1)
 
 
 _WORD = re.compile(r"\b[a-z]{5,}\b")
 
 
-def spoken(rng: random.Random, voice: Voice, speech: Speech, sentence: str, kept: Collection[str]) -> str:
+def spoken(rng: random.Random, voice: SpeakingVoice, speech: Speech, sentence: str, kept: Collection[str]) -> str:
     """A sentence as somebody says it; the kept phrases stay as they are, letter for letter, case aside."""
     folded = sentence.casefold()
     kept = [phrase for phrase in dict.fromkeys(kept) if phrase.casefold() in folded]

@@ -11,10 +11,20 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from synth.config import InitialCounts
 from synth.names import invent_name, split_of
-from synth.offline.templates import Kind, Known, day, dialogue_texts, event_texts, facts, fill, profile_texts, things, words
+from synth.offline.templates import (
+    FactKind,
+    Known,
+    day,
+    dialogue_texts,
+    event_texts,
+    facts,
+    fill,
+    profile_texts,
+    things,
+    words,
+)
 from synth.pools import Deck
 from synth.records import (
-    Change,
     Dialogue,
     DynamicPart,
     EventGroup,
@@ -22,6 +32,7 @@ from synth.records import (
     Evolution,
     Exchange,
     Fact,
+    FactChange,
     FixedPart,
     LifeEvent,
     Method,
@@ -116,7 +127,7 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     return InitialFacts(facts=tuple(found.values()))
 
 
-_Draft = tuple[Kind, str, dict[str, str]]
+_Draft = tuple[FactKind, str, dict[str, str]]
 """A kind, the subject, and the values that are settled."""
 
 
@@ -133,9 +144,9 @@ def _counts(rng: random.Random, counts: InitialCounts, people: int) -> dict[Trac
     return found
 
 
-def _choose(rng: random.Random, kinds: Sequence[Kind], count: int) -> list[Kind]:
+def _choose(rng: random.Random, kinds: Sequence[FactKind], count: int) -> list[FactKind]:
     """Kinds, each once as far as there are enough."""
-    chosen: list[Kind] = []
+    chosen: list[FactKind] = []
     while len(chosen) < count:
         chosen += rng.sample(kinds, min(len(kinds), count - len(chosen)))
     return chosen
@@ -241,7 +252,7 @@ class EventWriter:
         changes: list[StateDelta] = []
         company: dict[str, str] = {}
         for planned in slot.changes:
-            delta, values = self._new(planned) if planned.change is Change.NEW else self._update(planned, held)
+            delta, values = self._new(planned) if planned.change is FactChange.NEW else self._update(planned, held)
             changes.append(delta)
             if delta.track is Track.RELATIONSHIP:
                 company[values["who"]] = values["role"]
@@ -258,7 +269,7 @@ class EventWriter:
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
         present = {held.known.kind.name for held in self._held.values()}
-        kinds: tuple[Kind, ...] = getattr(facts(), planned.track.value)
+        kinds: tuple[FactKind, ...] = getattr(facts(), planned.track.value)
         kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
         if planned.track is Track.PREFERENCE:
             subject = self._category()
@@ -285,9 +296,9 @@ class EventWriter:
         return self._delta(known.kind, planned, subject, known.values, text)
 
     def _delta(
-        self, kind: Kind, planned: PlannedChange, subject: str, given: Mapping[str, str], previous: str
+        self, kind: FactKind, planned: PlannedChange, subject: str, given: Mapping[str, str], previous: str
     ) -> tuple[StateDelta, dict[str, str]]:
-        form = None if planned.change is Change.NEW else planned.change
+        form = None if planned.change is FactChange.NEW else planned.change
         while True:
             values = kind.draw(self._rng, self._split, form, given, things(subject))
             fact = kind.fact(self._name, form, values, self._task.fact_limits)

@@ -13,7 +13,7 @@ from synth.offline import paper
 from synth.offline.grammar import with_article
 from synth.offline.speaker import Speaker, as_date, in_first_person, matter_of, matter_with_key, relative, span
 from synth.offline.templates import slot_source
-from synth.offline.topics import PERSON, PLACE, Known, details_of, ends_of, read, values
+from synth.offline.topics import PERSON, PLACE, KnownValues, details_of, ends_of, read, values
 from synth.records import SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.speech import occurs
@@ -132,7 +132,7 @@ class Phrasing:
         before = speaker.inner(view._replace(views=tuple(earlier)).say())
         return [speaker.say("explicit_old", clause=before), speaker.say("explicit_new", clause=clause)]
 
-    def _told(self, fact: SessionFact, old: Known | None, new: Known) -> list[str]:
+    def _told(self, fact: SessionFact, old: KnownValues | None, new: KnownValues) -> list[str]:
         """What the user says of a fact, whether or not the assistant has spoken of it."""
         dated = fact.difficulty is not None and fact.difficulty.time == "relative"
         if old is not None:
@@ -159,7 +159,7 @@ class Phrasing:
 
     # --- sentences -----------------------------------------------------------------------------------------------------
 
-    def core(self, known: Known, *, that: bool = False) -> str:
+    def core(self, known: KnownValues, *, that: bool = False) -> str:
         """The fact without its details; `that`: so that it can stand after "that", where there is such a line."""
         for _ in range(6 if that else 1):
             clause = self._speaker.line(known.topic.say, known.values)
@@ -167,16 +167,16 @@ class Phrasing:
                 break
         return clause
 
-    def detail(self, known: Known, place: int) -> str:
+    def detail(self, known: KnownValues, place: int) -> str:
         """A detail, or that it is gone."""
         detail = details_of(known.topic.name)[place]
         return self._speaker.line(detail.say if known.details[place] == "has" else detail.unsay, known.values)
 
-    def details(self, known: Known) -> list[str]:
+    def details(self, known: KnownValues) -> list[str]:
         """All details."""
         return [self.detail(known, place) for place, state in enumerate(known.details) if state]
 
-    def dates(self, known: Known, dated: bool) -> list[str]:
+    def dates(self, known: KnownValues, dated: bool) -> list[str]:
         """From when and until when."""
         today, said = self._task.today, []
         if known.since:
@@ -193,7 +193,7 @@ class Phrasing:
                 said.append(self._speaker.say("until_in", x=relative(self._rng, value, today)))
         return said
 
-    def all_of(self, known: Known, dated: bool) -> list[str]:
+    def all_of(self, known: KnownValues, dated: bool) -> list[str]:
         """Everything that a memory says."""
         if known.end is not None:
             return [self.ended(known, implied=False)]
@@ -203,7 +203,7 @@ class Phrasing:
             first = self._speaker.say(rule, x=known.heard, clause=first)
         return self._joined([first, *self.details(known)], self.dates(known, dated))
 
-    def ended(self, known: Known, *, implied: bool) -> str:
+    def ended(self, known: KnownValues, *, implied: bool) -> str:
         """That something is over."""
         assert known.end is not None
         end = ends_of(known.topic.name)[known.end]
@@ -211,13 +211,13 @@ class Phrasing:
             return self._speaker.line(end.say, known.values)
         return self._about(known, self._speaker.line(end.implied, known.values))
 
-    def _referred(self, known: Known) -> str:
+    def _referred(self, known: KnownValues) -> str:
         """What a fact is about, as the user speaks of it: somebody, a place, or else a matter."""
         if slot_source(known.topic.key) in (PERSON, PLACE, "name") and not known.topic.single:
             return known.values[known.topic.key]
         return in_first_person(matter_of(self._speaker, known.topic.name))
 
-    def _about(self, known: Known, clause: str) -> str:
+    def _about(self, known: KnownValues, clause: str) -> str:
         """A clause that may not tell by itself which fact it is about."""
         if known.topic.single or occurs(known.values[known.topic.key], clause):
             return clause
@@ -240,7 +240,7 @@ class Phrasing:
 
     # --- changes -------------------------------------------------------------------------------------------------------
 
-    def _change(self, fact: SessionFact, old: Known, new: Known) -> list[str]:
+    def _change(self, fact: SessionFact, old: KnownValues, new: KnownValues) -> list[str]:
         """What holds now and, if the change is explicit, what held before."""
         signal = fact.signal
         dated = fact.difficulty is not None and fact.difficulty.time == "relative"
@@ -261,7 +261,13 @@ class Phrasing:
         return self._joined(now, dates)
 
     def _explicit(
-        self, fact: SessionFact, old: Known, new: Known, slots: Sequence[str], places: Sequence[int], details: list[str]
+        self,
+        fact: SessionFact,
+        old: KnownValues,
+        new: KnownValues,
+        slots: Sequence[str],
+        places: Sequence[int],
+        details: list[str],
     ) -> list[str]:
         """A change, with the old and the new said."""
         speaker, rng = self._speaker, self._rng
@@ -301,7 +307,7 @@ class Phrasing:
             said += " -" if " - " in said else "," if "," in said else ""
         return f"{clause[: found.start()]}{said}{rest}"
 
-    def _before(self, fact: SessionFact, old: Known, new: Known) -> list[str]:
+    def _before(self, fact: SessionFact, old: KnownValues, new: KnownValues) -> list[str]:
         if old.end is not None:
             return [self._as_past(self.ended(old, implied=False))]
         slots, places = _changed(old, new)
@@ -330,7 +336,7 @@ class Phrasing:
             return past
         return speaker.say("explicit_old_that" if speaker.can_stand_after_that(clause) else "explicit_old", clause=clause)
 
-    def _contrasted(self, known: Known, clause: str) -> list[str]:
+    def _contrasted(self, known: KnownValues, clause: str) -> list[str]:
         """A fact that changes nothing, now and then in the words of a change: set against what was never remembered."""
         chance = self._rng.random()
         if chance < _MATTERS and not self._speaker.short and not known.topic.event:
@@ -350,7 +356,7 @@ class Phrasing:
 
     # --- what the assistant says, and what is put right ----------------------------------------------------------------
 
-    def _claimed(self, new: Known, fact: SessionFact) -> list[str]:
+    def _claimed(self, new: KnownValues, fact: SessionFact) -> list[str]:
         if new.end is not None:
             return [self.ended(new, implied=False)]
         clauses = [self.core(new, that=True)]
@@ -359,7 +365,7 @@ class Phrasing:
             clauses += self.details(new)
         return [*clauses, *self.dates(new, fact.difficulty is not None and fact.difficulty.time == "relative")]
 
-    def _corrected(self, statement: Statement, fact: SessionFact, new: Known) -> None:
+    def _corrected(self, statement: Statement, fact: SessionFact, new: KnownValues) -> None:
         """Let the user, or before the user the assistant, say something wrong first."""
         if not fact.misspoken:
             return
@@ -387,7 +393,7 @@ class Phrasing:
         right = fact.keywords[0] if slot is None else new.values[slot]
         said.insert(0, speaker.say("mishap", x=fact.misspoken, y=right) if not speaker.short else fact.misspoken)
 
-    def _misspoken_slot(self, fact: SessionFact, new: Known) -> str | None:
+    def _misspoken_slot(self, fact: SessionFact, new: KnownValues) -> str | None:
         """The slot that the wrong value of a corrected fact belongs to."""
         slots = [slot for slot in (*new.topic.changeable, *new.values) if slot in new.values and slot != "kin"]
         for slot in slots:
@@ -396,7 +402,7 @@ class Phrasing:
         return None
 
 
-def _changed(old: Known, new: Known) -> tuple[list[str], list[int]]:
+def _changed(old: KnownValues, new: KnownValues) -> tuple[list[str], list[int]]:
     """The slots of the memory sentence that have another value, and the places of details that differ."""
     slots = [slot for slot in new.topic.slots if slot != "kin" and new.values[slot] != old.values.get(slot)]
     places = [
@@ -408,7 +414,7 @@ def _changed(old: Known, new: Known) -> tuple[list[str], list[int]]:
     return slots, places
 
 
-def _only_gains(old: Known, new: Known) -> bool:
+def _only_gains(old: KnownValues, new: KnownValues) -> bool:
     """Whether a change adds something, and makes nothing untrue."""
     slots, places = _changed(old, new)
     return old.end is None and new.end is None and not slots and all(not old.details[place] for place in places)

@@ -30,7 +30,7 @@ _LEADS = (("lead", 0.45), ("go_on", 0.25))
 """What stands before the first line of a scene and before later ones: the rule, and the share of lines that have it."""
 
 
-class Exchange(StrictModel):
+class SceneExchange(StrictModel):
     """What the user says and what the assistant answers."""
 
     user: Sentences
@@ -54,7 +54,9 @@ class Scene(StrictModel):
     gossip: bool = False
     words: dict[str, Sentences] = Field(default={})
     cases: tuple[dict[str, str], ...] = ()
-    steps: Annotated[tuple[Annotated[tuple[Exchange, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=4)]
+    steps: Annotated[
+        tuple[Annotated[tuple[SceneExchange, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=4)
+    ]
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class Scene(StrictModel):
         return word
 
 
-def _said(rng: random.Random, grammar: Grammar, way: Exchange, found: Mapping[str, str]) -> tuple[str, str]:
+def _said(rng: random.Random, grammar: Grammar, way: SceneExchange, found: Mapping[str, str]) -> tuple[str, str]:
     user, assistant = (grammar.write(rng, lines(texts).draw(rng), found) for texts in (way.user, way.assistant))
     return finished(user), finished(assistant)
 
@@ -170,12 +172,12 @@ class Distractors(StrictModel):
 
     kinds: dict[str, tuple[str, ...]]
     rules: dict[str, Sentences]
-    chit_chat: dict[str, tuple[Exchange, ...]]
-    hypothetical: dict[str, tuple[Exchange, ...]]
-    rumour: dict[str, tuple[Exchange, ...]]
-    question: dict[str, tuple[Exchange, ...]]
-    assistant_claim: dict[str, tuple[Exchange, ...]]
-    cue: dict[str, tuple[Exchange, ...]]
+    chit_chat: dict[str, tuple[SceneExchange, ...]]
+    hypothetical: dict[str, tuple[SceneExchange, ...]]
+    rumour: dict[str, tuple[SceneExchange, ...]]
+    question: dict[str, tuple[SceneExchange, ...]]
+    assistant_claim: dict[str, tuple[SceneExchange, ...]]
+    cue: dict[str, tuple[SceneExchange, ...]]
 
     @cached_property
     def grammar(self) -> Grammar:
@@ -193,16 +195,16 @@ class Distractors(StrictModel):
             or self._kind_of[next((name for name, form in _LOOKS.items() if form.fullmatch(word)), _PHRASE)]
         )
 
-    def ways(self, kind: AsideKind, *words: str) -> tuple[Exchange, ...]:
+    def ways(self, kind: AsideKind, *words: str) -> tuple[SceneExchange, ...]:
         """The ways to say an aside with words of these kinds; none if there are none."""
         if (kind, words) not in self._found:
-            table: Mapping[str, tuple[Exchange, ...]] = getattr(self, kind.value)
+            table: Mapping[str, tuple[SceneExchange, ...]] = getattr(self, kind.value)
             found = [entry for name, entries in table.items() if _fits(name, words) for entry in entries]
             self._found[kind, words] = tuple(found)
         return self._found[kind, words]
 
     @cached_property
-    def _found(self) -> dict[tuple[AsideKind, tuple[str, ...]], tuple[Exchange, ...]]:
+    def _found(self) -> dict[tuple[AsideKind, tuple[str, ...]], tuple[SceneExchange, ...]]:
         return {}
 
 
@@ -262,13 +264,13 @@ def say_distractor(
     return _aside(rng, ways, [words[place] for place in order], given, asking)
 
 
-def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[Exchange, ...]:
+def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[SceneExchange, ...]:
     own, general = distractors().ways(kind, word), distractors().ways(kind, _ANY)
     return general if not own or (general and rng.random() < _GENERAL) else own
 
 
 def _aside(
-    rng: random.Random, ways: Sequence[Exchange], words: Sequence[str], given: Mapping[str, str], asking: str
+    rng: random.Random, ways: Sequence[SceneExchange], words: Sequence[str], given: Mapping[str, str], asking: str
 ) -> tuple[str, str]:
     way, grammar = rng.choice(ways), distractors().grammar
     found = {**given, **dict(zip("xy", words, strict=False)), "asking": asking}

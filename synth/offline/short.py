@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rewards.fidelity import folded
 from synth.offline.grammar import finished
 from synth.offline.phrasing import Statement
-from synth.offline.talk import Segment, SessionWriter, Turn
+from synth.offline.talk import PlannedTurn, Segment, SessionWriter
 from synth.offline.topics import topics
 from synth.records import Aside, AsideKind, Dialogue
 from synth.tasks import DialogueTask
@@ -35,7 +35,7 @@ class _ShortWriter(SessionWriter):
             user = self._chat()
             if not any(stands_in(folded(word), folded(user)) for fact in self._task.facts for word in fact.outdated):
                 break
-        return [Turn(user=user)]
+        return [PlannedTurn(user=user)]
 
     _overheard = _imagined = _quoted_others = _scene
 
@@ -48,7 +48,7 @@ class _ShortWriter(SessionWriter):
         given = speaker.cast.fill(rng, topic, {topic.key: rng.choice(speaker.cast.people)})
         return speaker.say("what_if", clause=speaker.line(topic.say, given))
 
-    def _aside(self, aside: Aside) -> Turn:
+    def _aside(self, aside: Aside) -> PlannedTurn:
         speaker, words = self._speaker, aside.words
         if aside.kind is AsideKind.CUE:
             said = speaker.say("cue", x=words[0] if words else "soon")
@@ -58,9 +58,9 @@ class _ShortWriter(SessionWriter):
             said = speaker.say("chit_pair", x=words[0], y=words[1])
         else:
             said = speaker.say(aside.kind.value, x=" and ".join(words))
-        return Turn(user=said, kept=words, aside=aside)
+        return PlannedTurn(user=said, kept=words, aside=aside)
 
-    def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
+    def _joined(self, turns: Sequence[PlannedTurn]) -> list[PlannedTurn]:
         return list(turns)
 
     def _claim(self, aside: Aside) -> tuple[str, str]:
@@ -69,8 +69,8 @@ class _ShortWriter(SessionWriter):
         )
         return self._speaker.say("dodge"), claim
 
-    def _framed(self, turns: list[Turn]) -> list[Turn]:
-        return [Turn(user=self._chat()), *turns] if not turns or turns[0].answers else turns
+    def _framed(self, turns: list[PlannedTurn]) -> list[PlannedTurn]:
+        return [PlannedTurn(user=self._chat()), *turns] if not turns or turns[0].answers else turns
 
     def _reaction(self, place: int) -> str:
         return ""

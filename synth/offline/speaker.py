@@ -13,9 +13,9 @@ from pydantic import Field
 
 from deltamem.config import StrictModel
 from synth.names import split_of
-from synth.offline.grammar import Grammar, Sentences, Speech, Voice, draw_voice, finished, inner, spoken
+from synth.offline.grammar import Grammar, Sentences, SpeakingVoice, Speech, draw_voice, finished, inner, spoken
 from synth.offline.templates import day, slot_source
-from synth.offline.topics import PERSON, PLACE, Known, cast_of, lines, topic_named, values
+from synth.offline.topics import PERSON, PLACE, KnownValues, cast_of, lines, topic_named, values
 from synth.pools import load
 
 _AROUND = frozenset((PERSON, PLACE, "name"))
@@ -144,7 +144,7 @@ def as_date(text: str) -> date:
     return date(int(found[3]), _MONTHS.index(found[2]) + 1, int(found[1]))
 
 
-_SHORT = Voice("short", 0.5, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.25, 0.15)
+_SHORT = SpeakingVoice("short", 0.5, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.25, 0.15)
 """How people of the tiny form speak."""
 
 
@@ -227,7 +227,7 @@ def matter_of(speaker: Speaker, topic: str) -> str:
     return speaker.line(area.matters.get(topic) or area.matters[topic_named(topic).track.value])
 
 
-def matter_with_key(speaker: Speaker, known: Known) -> str:
+def matter_with_key(speaker: Speaker, known: KnownValues) -> str:
     """How the assistant calls a fact: its matter, and the person or place that tells it apart from others like it."""
     matter, own = matter_of(speaker, known.topic.name), slot_source(known.topic.key) in _AROUND
     return f"{known.values[known.topic.key]} and {matter}" if own and not speaker.short else matter

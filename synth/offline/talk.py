@@ -22,8 +22,8 @@ from synth.offline.phrasing import Phrasing, Statement
 from synth.offline.scenes import distractors, draw_scene, say_distractor, scene_file, slots_of
 from synth.offline.speaker import Area, Speaker, in_first_person, matter_of, matter_with_key, relative, suits, talk
 from synth.offline.templates import day, slot_source
-from synth.offline.topics import PERSON, PLACE, Known, Topic, lines, over, read, topics, values
-from synth.records import Aside, AsideKind, Dialogue, Exchange, Origin, PlannedAside, PlannedFact, SessionFact
+from synth.offline.topics import PERSON, PLACE, KnownValues, Topic, lines, over, read, topics, values
+from synth.records import Aside, AsideKind, Dialogue, Exchange, FactOrigin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.speech import occurs, stands_in, uses
 
@@ -54,7 +54,7 @@ _TRIES = 30
 
 
 @dataclass(slots=True)
-class Turn:
+class PlannedTurn:
     """What is said in one turn: the facts that the user tells, then `user`, between opening and closing; the answer.
 
     `first`: a segment begins, so that the user may react to what was said before. `claim` is an aside of the assistant, and
@@ -79,7 +79,7 @@ class Turn:
         return bool(self.statements and self.statements[0].asked)
 
 
-Segment = list[Turn]
+Segment = list[PlannedTurn]
 
 
 class SessionWriter:
@@ -91,7 +91,7 @@ class SessionWriter:
         self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
         self._phrasing = Phrasing(self._speaker, task)
         self._used: list[str] = []
-        self._turns: list[Turn] = []
+        self._turns: list[PlannedTurn] = []
         self._pending: dict[str, int] = {}
         self._answered: set[str] = set()
         self._said: set[str] = set()
@@ -142,8 +142,8 @@ class SessionWriter:
     def _wanted(self, facts: int) -> int:
         return self._rng.choices(range(len(_SCENES)), _SCENES)[0] if facts else self._rng.randint(1, 3)
 
-    def _paired(self, statements: Sequence[Statement]) -> list[Turn]:
-        rng, turns = self._rng, list[Turn]()
+    def _paired(self, statements: Sequence[Statement]) -> list[PlannedTurn]:
+        rng, turns = self._rng, list[PlannedTurn]()
         crowded = len(statements) > self._limits.turns.max - len(self._task.asides) - 2
         for statement in statements:
             last = turns[-1] if turns else None
@@ -152,7 +152,7 @@ class SessionWriter:
                 if (crowded or rng.random() < chance) and not _spoils(last.statements[-1], statement):
                     last.statements = (*last.statements, statement)
                     continue
-            turns.append(Turn((statement,)))
+            turns.append(PlannedTurn((statement,)))
         return turns
 
     def _chance(self, one: Statement, other: Statement) -> float:
@@ -166,14 +166,14 @@ class SessionWriter:
             if not any(self._touches(text) for exchange in said for text in exchange):
                 break
         self._used.append(scene.name)
-        return [Turn(user=user, assistant=answer, first=number == 0) for number, (user, answer) in enumerate(said)]
+        return [PlannedTurn(user=user, assistant=answer, first=number == 0) for number, (user, answer) in enumerate(said)]
 
     def _overheard(self) -> Segment:
         """What a stranger does, or does no longer: the words of a fact, and none of the user's."""
         rng, speaker, strangers = self._rng, self._speaker, scene_file()
         for _ in range(_TRIES):
             topic = rng.choice(_without_people())
-            known, chance = Known(topic, speaker.cast.fill(rng, topic)), rng.random()
+            known, chance = KnownValues(topic, speaker.cast.fill(rng, topic)), rng.random()
             stranger = strangers.grammar.write(rng, lines(rng.choice(strangers.strangers).stranger).draw(rng))
             clause = (over(rng, known) if chance < 0.35 else known).text(stranger).rstrip(".")
             slot = next(slot for slot in topic.changeable if values().listed(slot))
@@ -182,19 +182,19 @@ class SessionWriter:
                 clause = self._phrasing.set_against(clause, known.values[slot], old)
             if not self._touches(clause):
                 break
-        return [Turn(user=speaker.say("overheard", clause=clause), assistant=speaker.say("overheard_answer"))]
+        return [PlannedTurn(user=speaker.say("overheard", clause=clause), assistant=speaker.say("overheard_answer"))]
 
     def _imagined(self) -> Segment:
         """What would be a fact, or an end or a change of one, if it were not a dream, a role or a mere thought."""
         speaker, clause = self._speaker, self._of_nobody(invented=False)
         rule = "imagined_that" if speaker.can_stand_after_that(clause) else "imagined"
-        return [Turn(user=speaker.say(rule, clause=clause), assistant=speaker.say("imagined_answer"))]
+        return [PlannedTurn(user=speaker.say(rule, clause=clause), assistant=speaker.say("imagined_answer"))]
 
     def _quoted_others(self) -> Segment:
         """What somebody whom nobody knows says of their own life, word for word."""
         speaker = self._speaker
         said = speaker.say("quoted", clause=finished(self._of_nobody(invented=True)))
-        return [Turn(user=said, assistant=speaker.say("quoted_answer"))]
+        return [PlannedTurn(user=said, assistant=speaker.say("quoted_answer"))]
 
     def _of_nobody(self, *, invented: bool) -> str:
         """A clause that tells a fact, or an end or a change of one, which is nobody's in this life.
@@ -210,7 +210,7 @@ class SessionWriter:
                 for slot in topic.slots
                 if slot_source(slot) in (PERSON, PLACE)
             }
-            known, chance = Known(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
+            known, chance = KnownValues(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
             ends = chance < 0.35
             clause = phrasing.ended(over(rng, known), implied=False) if ends else phrasing.core(known, that=True)
             slots = [slot for slot in topic.changeable if values().listed(slot) and known.values[slot] in clause]
@@ -225,7 +225,7 @@ class SessionWriter:
                 break
         return clause
 
-    def _dated(self, known: Known, clause: str) -> str:
+    def _dated(self, known: KnownValues, clause: str) -> str:
         """A clause with a day on which it begins or ends."""
         rng, today = self._rng, self._task.today
         when = day(today + timedelta(days=rng.choice([*range(-20, -2), *range(3, 40)])))
@@ -239,15 +239,15 @@ class SessionWriter:
             _may_use(said, word) and uses(text, word, name) for fact in self._task.facts for word in fact.keywords
         ) or any(stands_in(folded(word), said) for fact in self._task.facts for word in fact.outdated)
 
-    def _aside(self, aside: Aside) -> Turn:
+    def _aside(self, aside: Aside) -> PlannedTurn:
         given, slots = self._speaker.around({}), slots_of(self._task.fixed.name, aside)
         for _ in range(_TRIES):
             user, answer = say_distractor(self._rng, aside.kind, aside.words, slots, given)
             if not any(self._touches(text) for text in (user, answer)):
                 break
-        return Turn(user=user, assistant=answer, kept=aside.words, aside=aside)
+        return PlannedTurn(user=user, assistant=answer, kept=aside.words, aside=aside)
 
-    def _laid_out(self, segments: tuple[list[Segment], list[Segment]]) -> list[Turn]:
+    def _laid_out(self, segments: tuple[list[Segment], list[Segment]]) -> list[PlannedTurn]:
         """All turns in order: no long run is without a fact or an aside, and the day's event comes early."""
         rng, (facts, others) = self._rng, segments
         for _ in range(_TRIES):
@@ -262,9 +262,9 @@ class SessionWriter:
                 return turns
         return self._framed([turn for segment in (*facts, *others) for turn in segment][: self._limits.turns.max - 2])
 
-    def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
+    def _joined(self, turns: Sequence[PlannedTurn]) -> list[PlannedTurn]:
         """The turns, some with what the user comes to talk of after the facts: a question while they are at it."""
-        found, spare = list[Turn](), len(turns) - self._limits.turns.min
+        found, spare = list[PlannedTurn](), len(turns) - self._limits.turns.min
         for turn in turns:
             last = found[-1] if found else None
             begins = turn.first and not turn.statements and turn.user and spare > 0
@@ -281,25 +281,25 @@ class SessionWriter:
             found.append(turn)
         return found
 
-    def _framed(self, turns: list[Turn]) -> list[Turn]:
+    def _framed(self, turns: list[PlannedTurn]) -> list[PlannedTurn]:
         """The turns with a greeting and a goodbye, of their own or in the first and the last turn."""
         rng, speaker, most = self._rng, self._speaker, self._limits.turns.max
         for turn in turns:
             turn.opening = turn.closing = ""
         found = list(turns)
         if found[0].answers or (len(found) < most and rng.random() < _GREETING_ALONE):
-            found.insert(0, Turn(user=speaker.say("greet"), assistant=speaker.say("answer_hello"), kind="hello"))
+            found.insert(0, PlannedTurn(user=speaker.say("greet"), assistant=speaker.say("answer_hello"), kind="hello"))
         elif rng.random() < _GREETED:
             found[0].opening = speaker.say("hello")
         if rng.random() < _GOODBYE:
             if len(found) < self._limits.turns.min or (len(found) < most and rng.random() < _GOODBYE_ALONE):
-                found.append(Turn(user=speaker.say("bye"), assistant=speaker.say("goodbye"), kind="goodbye"))
+                found.append(PlannedTurn(user=speaker.say("bye"), assistant=speaker.say("goodbye"), kind="goodbye"))
             else:
                 found[-1].closing = speaker.say("bye")
         return found
 
     @staticmethod
-    def _longest_gap(turns: Sequence[Turn]) -> int:
+    def _longest_gap(turns: Sequence[PlannedTurn]) -> int:
         marks = "".join("x" if turn.statements or turn.aside else " " for turn in turns)
         return max(map(len, marks.split("x")))
 
@@ -326,7 +326,7 @@ class SessionWriter:
             if not places:
                 places, turns[-1].closing = [len(turns) - 1], ""
                 user, assistant = self._speaker.say("bye"), self._speaker.say("goodbye")
-                turns.append(Turn(user=user, assistant=assistant, kind="goodbye"))
+                turns.append(PlannedTurn(user=user, assistant=assistant, kind="goodbye"))
             place = self._rng.choice(likely or places)
             evasion, claim = self._claim(aside)
             turns[place].asked, turns[place].claim, turns[place + 1].opening = claim, aside, evasion
@@ -397,7 +397,7 @@ class SessionWriter:
         clause = speaker.inner(said[0], statement.kept)
         leads = not statement.asked and not any(mark in said[0] for mark in ":?")
         late = (self._task.today - self._task.event.date).days > 1
-        happened = statement.facts[0].origin is Origin.EVENT
+        happened = statement.facts[0].origin is FactOrigin.EVENT
         if leads and late and rng.random() < (_LATE_EVENTS if happened else _LATE):
             said[0] = f"{self._unsaid('days_after')} {clause}"
         elif leads and not self._meant and rng.random() < (_EVENTS_WHEN if happened else _WHEN):
@@ -536,10 +536,10 @@ def _groups(facts: Iterable[SessionFact]) -> list[list[SessionFact]]:
 
 def _in_order(groups: Sequence[list[SessionFact]], name: str) -> list[list[SessionFact]]:
     """What happened first, then what is of one area next to each other, areas in the order of the story."""
-    events = [group for group in groups if group[0].origin is Origin.EVENT]
+    events = [group for group in groups if group[0].origin is FactOrigin.EVENT]
     by_area: dict[str, list[list[SessionFact]]] = {}
     for group in groups:
-        if group[0].origin is not Origin.EVENT:
+        if group[0].origin is not FactOrigin.EVENT:
             known = read(name, group[0].text)
             by_area.setdefault(talk().area_of(known.topic.name)[0] if known else "", []).append(group)
     return [*events, *(group for alike in by_area.values() for group in alike)]

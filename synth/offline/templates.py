@@ -22,7 +22,7 @@ from deltamem.sessions import Split
 from synth.config import FactLimits
 from synth.names import invent_name
 from synth.pools import Texts, load, slots_in
-from synth.records import Change, Domain, Fact, Method, Track
+from synth.records import Domain, Fact, FactChange, Method, Track
 
 INVENTED, ANYTHING, PLACE = "[A-Z][a-z]+", ".+?", "[A-Z][a-z]+ [A-Z][a-z]+"
 """What slots hold, as regular expressions: an invented word, whatever was given, the place of an event."""
@@ -135,16 +135,16 @@ class Form(StrictModel):
         return re.compile(reading(self.memory, _values_of))
 
 
-class Kind(Form):
+class FactKind(Form):
     """A kind of fact: as it is at first, how the user mentions that once it has changed, and after each kind of change."""
 
     name: str
     track: Track | None
     """None for facts that never change."""
     before: tuple[str, ...] = ()
-    changes: dict[Change, Form] = Field(default_factory=dict)
+    changes: dict[FactChange, Form] = Field(default_factory=dict)
 
-    def form(self, change: Change | None) -> Form:
+    def form(self, change: FactChange | None) -> Form:
         """The fact after a change, or at first."""
         return self if change is None else self.changes[change]
 
@@ -152,7 +152,7 @@ class Kind(Form):
         self,
         rng: random.Random,
         split: Split,
-        change: Change | None,
+        change: FactChange | None,
         given: Mapping[str, str],
         things: tuple[str, ...] = (),
     ) -> dict[str, str]:
@@ -170,7 +170,7 @@ class Kind(Form):
                 values[slot] = rng.choice([word for word in pool if word not in taken])
         return values
 
-    def fact(self, person: str, change: Change | None, values: Mapping[str, str], limits: FactLimits) -> Fact:
+    def fact(self, person: str, change: FactChange | None, values: Mapping[str, str], limits: FactLimits) -> Fact:
         """The memory sentence with its keywords, each cut to the words that it may have."""
         form, longest = self.form(change), limits.keyword_words.max
         keywords = tuple(" ".join(fill(keyword, values).split()[:longest]) for keyword in form.keywords)
@@ -180,8 +180,8 @@ class Kind(Form):
 class Known(NamedTuple):
     """What a memory sentence says."""
 
-    kind: Kind
-    change: Change | None
+    kind: FactKind
+    change: FactChange | None
     values: dict[str, str]
 
     def say(self, rng: random.Random) -> str:
@@ -202,13 +202,13 @@ _TRACKS: dict[str, Track | None] = {"profession": Track.CAREER, **{track.value: 
 class Facts(StrictModel):
     """All kinds of facts, in groups."""
 
-    profession: tuple[Kind, ...]
-    career: tuple[Kind, ...]
-    health: tuple[Kind, ...]
-    relationship: tuple[Kind, ...]
-    preference: tuple[Kind, ...]
-    background: tuple[Kind, ...]
-    detail: tuple[Kind, ...]
+    profession: tuple[FactKind, ...]
+    career: tuple[FactKind, ...]
+    health: tuple[FactKind, ...]
+    relationship: tuple[FactKind, ...]
+    preference: tuple[FactKind, ...]
+    background: tuple[FactKind, ...]
+    detail: tuple[FactKind, ...]
 
     @model_validator(mode="before")
     @classmethod
@@ -219,18 +219,18 @@ class Facts(StrictModel):
         return {group: [with_track(group, kind) for kind in kinds] for group, kinds in groups.items()}
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[FactKind, ...]:
         """The kinds of all groups."""
         return tuple(kind for group in Facts.model_fields for kind in getattr(self, group))
 
     @cached_property
-    def named(self) -> dict[str, Kind]:
+    def named(self) -> dict[str, FactKind]:
         """The kinds by name."""
         return {kind.name: kind for kind in self.kinds}
 
     @cached_property
-    def _by_first_word(self) -> dict[str, list[tuple[Kind, Change | None]]]:
-        found: dict[str, list[tuple[Kind, Change | None]]] = {}
+    def _by_first_word(self) -> dict[str, list[tuple[FactKind, FactChange | None]]]:
+        found: dict[str, list[tuple[FactKind, FactChange | None]]] = {}
         for kind in self.kinds:
             for change in (None, *kind.changes):
                 found.setdefault(kind.form(change).memory.split(" ", 1)[0], []).append((kind, change))

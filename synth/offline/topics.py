@@ -156,7 +156,7 @@ class Topics(StrictModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownValues:
     """What a memory sentence says: the values of its slots, those of the details that hold too.
 
     Of each detail nothing is known (``""``), or it ``has`` it, or has ``lost`` it. `end` is None while the fact holds; the
@@ -295,7 +295,7 @@ class _Reader:
         dates = f"(?: as of (?P<since_>{DATE}))?(?: until (?P<until_>{DATE}))?"
         return re.compile(rf"{body}{dates}{details}(?:, as (?P<heard_>{_NAME}) says)?\.")
 
-    def read(self, text: str) -> Known | None:
+    def read(self, text: str) -> KnownValues | None:
         for end, form in self._forms:
             if (found := form.fullmatch(text)) is not None:
                 groups = {name: value for name, value in found.groupdict().items() if value is not None}
@@ -303,7 +303,7 @@ class _Reader:
                 states = tuple("has" if f"has{at}_" in groups else "lost" if f"lost{at}_" in groups else "" for at in places)
                 held = {name: value for name, value in groups.items() if not name.endswith("_")}
                 dates = (groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", ""))
-                return Known(self.topic, held, states, end, *dates)
+                return KnownValues(self.topic, held, states, end, *dates)
         return None
 
 
@@ -322,7 +322,7 @@ _OTHER = re.compile(rf"(?:{_GIVEN['kin']}) (?:{_NAME}) (?:no longer )?([a-z]+)")
 
 
 @cache
-def _read(rest: str, other: bool) -> Known | None:
+def _read(rest: str, other: bool) -> KnownValues | None:
     if other:
         found = _OTHER.match(rest)
         verb = found[1] if found else ""
@@ -334,7 +334,7 @@ def _read(rest: str, other: bool) -> Known | None:
     return None
 
 
-def read(name: str, text: str) -> Known | None:
+def read(name: str, text: str) -> KnownValues | None:
     """What a memory sentence about the person of this name says; None if it is of no topic."""
     for start, other in ((f"{name}'s ", True), (f"{name} ", False)):
         if text.startswith(start):
@@ -443,7 +443,7 @@ def cast_of(name: str, split: Split) -> Cast:
 # --- how facts change ------------------------------------------------------------------------------------------------------
 
 
-def expanded(rng: random.Random, cast: Cast, known: Known) -> Known:
+def expanded(rng: random.Random, cast: Cast, known: KnownValues) -> KnownValues:
     """The fact with a detail more, or with another one in place of what was lost; changed otherwise if it has all."""
     own = [place for place in range(len(known.topic.details)) if known.details[place] != "has"]
     free = own or [place for place in range(LAST, len(details_of(known.topic.name))) if known.details[place] != "has"]
@@ -452,7 +452,7 @@ def expanded(rng: random.Random, cast: Cast, known: Known) -> Known:
     return with_detail(rng, cast, known, rng.choice(free))
 
 
-def with_detail(rng: random.Random, cast: Cast, known: Known, place: int) -> Known:
+def with_detail(rng: random.Random, cast: Cast, known: KnownValues, place: int) -> KnownValues:
     """The fact with this detail."""
     found = dict(known.values)
     for slot in known.detail_slots(place):
@@ -461,7 +461,7 @@ def with_detail(rng: random.Random, cast: Cast, known: Known, place: int) -> Kno
     return replace(known, values=found, details=_with(known.details, place, "has"), changed=slots)
 
 
-def without_detail(rng: random.Random, cast: Cast, known: Known) -> Known:
+def without_detail(rng: random.Random, cast: Cast, known: KnownValues) -> KnownValues:
     """The fact with one of its details lost; changed otherwise if it has none."""
     held = [place for place, state in enumerate(known.details) if state == "has"]
     if not held:
@@ -469,7 +469,7 @@ def without_detail(rng: random.Random, cast: Cast, known: Known) -> Known:
     return without(known, rng.choice(held))
 
 
-def without(known: Known, place: int) -> Known:
+def without(known: KnownValues, place: int) -> KnownValues:
     """The fact with what stands in the place of this detail once it is lost."""
     kept = {slot: value for slot, value in known.values.items() if slot not in known.detail_slots(place) or slot == "kin"}
     return replace(known, values=kept, details=_with(known.details, place, "lost"), changed=())
@@ -479,7 +479,7 @@ _OF_RIVALS = 0.9
 """Share of changes, where there are rivals, that give a memory what one of them has."""
 
 
-def _of_rivals(known: Known, slot: str, rivals: Sequence[Known]) -> list[str]:
+def _of_rivals(known: KnownValues, slot: str, rivals: Sequence[KnownValues]) -> list[str]:
     """Values that other facts of the topic have in a slot."""
     taken = set(known.values.values())
     alike = (rival.values.get(slot, "") for rival in rivals if rival.topic is known.topic and rival.end is None)
@@ -489,12 +489,12 @@ def _of_rivals(known: Known, slot: str, rivals: Sequence[Known]) -> list[str]:
 def adjusted(
     rng: random.Random,
     cast: Cast,
-    known: Known,
+    known: KnownValues,
     count: int = 1,
-    allowed: Callable[[Known], bool] = lambda _: True,
-    rivals: Sequence[Known] = (),
+    allowed: Callable[[KnownValues], bool] = lambda _: True,
+    rivals: Sequence[KnownValues] = (),
     first: bool = False,
-) -> Known:
+) -> KnownValues:
     """The fact with other values in so many of its slots.
 
     A value that a rival of the topic has is taken rather than any other; `first`: only the slot that can be implied changes.
@@ -524,7 +524,7 @@ def adjusted(
     return changed
 
 
-def over(rng: random.Random, known: Known) -> Known:
+def over(rng: random.Random, known: KnownValues) -> KnownValues:
     """The fact at its end; details and dates are forgotten."""
     kept = {slot: value for slot, value in known.values.items() if slot in known.topic.slots}
     end = rng.randrange(len(ends_of(known.topic.name)))

@@ -33,9 +33,9 @@ from synth.output.files import (
     rule_rows,
     usage_total,
 )
-from synth.output.probe import Findings, Sample, figure_rows, write_findings
+from synth.output.probe import CardSample, Findings, figure_rows, write_findings
 from synth.records import Person
-from synth.tasks import Unit, Violation
+from synth.tasks import RuleViolation, Unit
 from synth.validators.session import SplitCheck, judge_chain
 
 _LICENCE_IDS = {"generated": "apache-2.0", "file": "unknown", "personahub": "cc-by-nc-sa-4.0"}
@@ -159,7 +159,7 @@ def write_dataset(
     for name in FILES:
         (out / name).unlink(missing_ok=True)
     statistics = Statistics()
-    sample = Sample()
+    sample = CardSample()
     splits = SplitCheck()
     with ExitStack() as stack:
         people_file, sessions_file, rejected_file = (
@@ -208,14 +208,14 @@ def _write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _split_violations(splits: SplitCheck, person: Person, sessions: Sequence[LabelledSession]) -> Iterator[Violation]:
+def _split_violations(splits: SplitCheck, person: Person, sessions: Sequence[LabelledSession]) -> Iterator[RuleViolation]:
     persona = person.persona
     yield from splits.person(persona.person_id, persona.seed, persona.split)
     for labelled in sessions:
         yield from splits.session(labelled)
 
 
-def _demand_none(person: Person, violations: Sequence[Violation]) -> None:
+def _demand_none(person: Person, violations: Sequence[RuleViolation]) -> None:
     if violations:
         rule, message = violations[0]
         others = f", and {len(violations) - 1} more violations" if len(violations) > 1 else ""

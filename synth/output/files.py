@@ -16,7 +16,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
 from rewards.fidelity import folded
 from synth.records import Dialogue, Person, SynthSession, UnitUsage
-from synth.tasks import Unit, Verdict
+from synth.tasks import RuleVerdict, Unit
 from synth.validators import RULES
 
 WORK_FOLDER, SHARDS_FOLDER, PEOPLE_STORE = "work", "shards", "people.jsonl"
@@ -139,7 +139,7 @@ class Statistics:
         self._usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._cells: dict[str, Counter[str]] = {"operations": Counter(), "sessions": Counter()}
 
-    def add(self, person: Person, sessions: Sequence[LabelledSession], verdict: Verdict) -> None:
+    def add(self, person: Person, sessions: Sequence[LabelledSession], verdict: RuleVerdict) -> None:
         """Count a person."""
         split = person.persona.split
         self._counts[f"{split}/people" if person.profile and person.events else "rejected/people"] += 1

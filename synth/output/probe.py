@@ -38,7 +38,7 @@ _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”")
 _CARD_SESSIONS = {"train": 500, "heldout": 250}
 
 
-class Sample:
+class CardSample:
     """The first sessions of each split, of whole people, with the turns that their plans name: enough for a data card."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """A figure as it is shown."""
 
     label: str
@@ -271,7 +271,7 @@ _FIGURES = (
 _AIMS = {"copy_all": "at most .45", "copy_new": "at most .45", "gold_as_add": "at most .90"}
 
 
-def figure_rows(findings: Findings) -> list[Row]:
+def figure_rows(findings: Findings) -> list[FigureRow]:
     """The figures that could be measured, in order."""
     rows = []
     for section, path, label, kind, aim in _FIGURES:
@@ -279,7 +279,7 @@ def figure_rows(findings: Findings) -> list[Row]:
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None:
-            rows.append(Row(label, f"{value:.1%}" if kind == "%" else f"{value:.3f}", aim))
+            rows.append(FigureRow(label, f"{value:.1%}" if kind == "%" else f"{value:.3f}", aim))
     return rows
 
 

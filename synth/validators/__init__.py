@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from synth.config import Shape
 from synth.records import Person, Record
-from synth.tasks import Task, Unit, Verdict, Violation
+from synth.tasks import RuleVerdict, RuleViolation, Task, Unit
 from synth.validators import demands, dialogue, events, memories, profile, reviews, session
 from synth.validators.base import Case, Rule, Similarity, judge
 
-__all__ = ["RULES", "UNIT_RULES", "Rule", "Similarity", "Verdict", "Violation", "judge_answer", "judge_life"]
+__all__ = ["RULES", "UNIT_RULES", "Rule", "RuleVerdict", "RuleViolation", "Similarity", "judge_answer", "judge_life"]
 
 UNIT_RULES: dict[Unit, tuple[Rule, ...]] = {
     Unit.FIXED: profile.FIXED.rules,
@@ -30,11 +30,11 @@ RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in r
 """All rules."""
 
 
-def judge_answer(task: Task[Record], answer: Record, similarity: Similarity | None = None) -> Verdict:
+def judge_answer(task: Task[Record], answer: Record, similarity: Similarity | None = None) -> RuleVerdict:
     """Check the answer of a unit against its task."""
     return judge(UNIT_RULES[task.unit], Case(task, answer, similarity))
 
 
-def judge_life(person: Person, shape: Shape) -> Verdict:
+def judge_life(person: Person, shape: Shape) -> RuleVerdict:
     """Check the events of a whole life; only people whose events were not rejected have one."""
     return judge(events.LIFE.rules, Case(shape, person))

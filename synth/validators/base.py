@@ -19,7 +19,7 @@ from deltamem.text import Kind, content_stems, normalised, salient_items, stem, 
 from rewards.fidelity import folded
 from synth.config import FactLimits
 from synth.records import Fact, KeywordOrigin, Record
-from synth.tasks import Unit, Verdict, Violation
+from synth.tasks import RuleVerdict, RuleViolation, Unit
 from synth.validators.speech import occurs
 
 TaskT = TypeVar("TaskT", covariant=True)
@@ -94,11 +94,11 @@ class RuleSet:
             self.rule(description, name=find.__name__)(check)
 
 
-def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> Verdict:
+def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> RuleVerdict:
     """Check a case against rules, in their order."""
     applied = [rule for rule in rules if case.similarity is not None or not rule.needs_similarity]
-    violations = tuple(Violation(rule.name, message) for rule in applied for message in rule.check(case))
-    return Verdict(tuple(rule.name for rule in applied), violations)
+    violations = tuple(RuleViolation(rule.name, message) for rule in applied for message in rule.check(case))
+    return RuleVerdict(tuple(rule.name for rule in applied), violations)
 
 
 class EmbedderSimilarity:

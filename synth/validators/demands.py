@@ -12,7 +12,7 @@ from typing import Any
 from deltamem.sessions import Provenance
 from deltamem.text import normalised
 from rewards.fidelity import folded
-from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
+from synth.records import Fact, FactChange, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, without_dates
 from synth.validators.speech import occurs, stands_in
@@ -208,13 +208,13 @@ def outdated(case: _Case) -> Iterator[str]:
 @REVISION.rule("An expansion is longer, an adjustment or shift names what is outdated, an end says that it is one.")
 def operator(case: _Case) -> Iterator[str]:
     for (label, _), plan, fact, before in _revised_facts(case):
-        if plan.change is Change.EXPAND and len(fact.text.split()) <= len(before[-1].text.split()):
+        if plan.change is FactChange.EXPAND and len(fact.text.split()) <= len(before[-1].text.split()):
             yield f"{label}: the text must add to {before[-1].text!r} and so be longer, but is {fact.text!r}"
-        elif plan.change in (Change.ADJUST, Change.SHIFT) and not fact.outdated:
+        elif plan.change in (FactChange.ADJUST, FactChange.SHIFT) and not fact.outdated:
             yield f"{label}: outdated must name what was replaced"
-        elif plan.change is Change.PARTIAL_DELETION and not fact.outdated and not _END.search(fact.text):
+        elif plan.change is FactChange.PARTIAL_DELETION and not fact.outdated and not _END.search(fact.text):
             yield f"{label}: the text must take something away, which outdated names, but is {fact.text!r}"
-        elif plan.change in (Change.RETRACT, Change.EXPIRE) and not _END.search(fact.text):
+        elif plan.change in (FactChange.RETRACT, FactChange.EXPIRE) and not _END.search(fact.text):
             yield f"{label}: the text must say that it holds no longer, but is {fact.text!r}"
 
 
@@ -222,7 +222,7 @@ def operator(case: _Case) -> Iterator[str]:
 def expired(case: _Case) -> Iterator[str]:
     for (label, _), plan, before in _revised(case):
         ends = dates_in(before[0].text)
-        if plan.change is Change.EXPIRE and (not ends or max(ends) >= plan.today):
+        if plan.change is FactChange.EXPIRE and (not ends or max(ends) >= plan.today):
             yield f"{label}: {before[0].text!r} has not ended by {plan.today}"
 
 

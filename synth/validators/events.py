@@ -14,8 +14,8 @@ from rewards.fidelity import folded
 from synth.config import Quotas, Range, Shape
 from synth.planning import UPDATES, scaled, scaled_maximum, scaled_minimum, span_days
 from synth.records import (
-    Change,
     EventSlot,
+    FactChange,
     LifeEvent,
     PastEvent,
     Person,
@@ -49,7 +49,7 @@ def _dates_increase(before: date, events: Iterable[LifeEvent]) -> Iterator[str]:
 def _newcomers_introduced(names: Iterable[str], events: Iterable[LifeEvent]) -> Iterator[str]:
     known = set(names)
     for event in events:
-        new = [d for d in event.changes if d.track is Track.RELATIONSHIP and d.change is Change.NEW]
+        new = [d for d in event.changes if d.track is Track.RELATIONSHIP and d.change is FactChange.NEW]
         for name in (participant.name for participant in event.participants):
             # A new relationship fact is about its subject, if it has one.
             if name not in known and not any(d.subject == name if d.subject else occurs(name, d.text) for d in new):
@@ -206,7 +206,7 @@ _REMOVAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayStep:
     """A delta in the replay of a life, the fact that held before, and how often that has been changed by now."""
 
     label: str
@@ -216,7 +216,7 @@ class Step:
     updates: int
 
 
-def replay(facts: Iterable[tuple[TrackedFact, int]], events: Iterable[LifeEvent]) -> Iterator[Step]:
+def replay(facts: Iterable[tuple[TrackedFact, int]], events: Iterable[LifeEvent]) -> Iterator[ReplayStep]:
     """Go through the deltas in order, each against the facts that held before its event."""
     known: dict[str, tuple[Held, int]] = {fact.text: (fact, updates) for fact, updates in facts}
     for event in events:
@@ -224,34 +224,34 @@ def replay(facts: Iterable[tuple[TrackedFact, int]], events: Iterable[LifeEvent]
         for number, delta in enumerate(event.changes, start=1):
             previous, updates = known.get(delta.previous_text, (None, 0))
             label = f"event {event.index}, change {number} ({delta.track} {delta.change})"
-            yield Step(label, event, delta, previous, updates + 1)
+            yield ReplayStep(label, event, delta, previous, updates + 1)
             after.pop(delta.previous_text, None)
-            after[delta.text] = (delta, 0 if delta.change is Change.NEW else updates + 1)
+            after[delta.text] = (delta, 0 if delta.change is FactChange.NEW else updates + 1)
         known = after
 
 
-def _steps(case: EventsCase) -> Iterator[Step]:
+def _steps(case: EventsCase) -> Iterator[ReplayStep]:
     return replay(((fact, fact.updates) for fact in case.task.facts), case.answer.events)
 
 
-def _delta_updates(case: EventsCase) -> Iterator[tuple[Step, Held]]:
+def _delta_updates(case: EventsCase) -> Iterator[tuple[ReplayStep, Held]]:
     """The deltas that change a fact which held."""
     for step in _steps(case):
-        if step.delta.change is not Change.NEW and step.previous is not None:
+        if step.delta.change is not FactChange.NEW and step.previous is not None:
             yield step, step.previous
 
 
 @EVENTS.rule("A new fact has no previous text.")
 def new_without_previous(case: EventsCase) -> Iterator[str]:
     for step in _steps(case):
-        if step.delta.change is Change.NEW and step.delta.previous_text:
+        if step.delta.change is FactChange.NEW and step.delta.previous_text:
             yield f"{step.label}: previous_text must be empty for a new fact, but is {step.delta.previous_text!r}"
 
 
 @EVENTS.rule("The previous text of an update is, word for word, a fact that held before the event.")
 def previous_text_exact(case: EventsCase) -> Iterator[str]:
     for step in _steps(case):
-        if step.delta.change is not Change.NEW and step.previous is None:
+        if step.delta.change is not FactChange.NEW and step.previous is None:
             yield (
                 f"{step.label}: previous_text must be, word for word, a known fact as it holds before this event, but is"
                 f" {step.delta.previous_text!r}"
@@ -272,7 +272,7 @@ def updates_per_fact(case: EventsCase) -> Iterator[str]:
     return _updates_per_fact(_steps(case), case.task.limits.updates_per_fact)
 
 
-def _updates_per_fact(steps: Iterable[Step], limit: int | None) -> Iterator[str]:
+def _updates_per_fact(steps: Iterable[ReplayStep], limit: int | None) -> Iterator[str]:
     for step in steps:
         if limit is not None and step.previous is not None and step.updates > limit:
             yield (
@@ -324,7 +324,7 @@ def information_kept(case: EventsCase) -> Iterator[str]:
     share = case.task.limits.kept_stems
     name = content_stems(case.task.fixed.name)
     for step, fact in _delta_updates(case):
-        if step.delta.change in (Change.EXPAND, Change.ADJUST):
+        if step.delta.change in (FactChange.EXPAND, FactChange.ADJUST):
             before = content_stems(fact.text) - name
             kept = before & content_stems(step.delta.text)
             if len(kept) < share * len(before):
@@ -337,7 +337,7 @@ def information_kept(case: EventsCase) -> Iterator[str]:
 @EVENTS.rule("An expansion is longer than the fact it expands.")
 def expansion_longer(case: EventsCase) -> Iterator[str]:
     for step, fact in _delta_updates(case):
-        if step.delta.change is Change.EXPAND and len(step.delta.text.split()) <= len(fact.text.split()):
+        if step.delta.change is FactChange.EXPAND and len(step.delta.text.split()) <= len(fact.text.split()):
             yield f"{step.label}: the text must add to {fact.text!r} and so be longer, but is {step.delta.text!r}"
 
 
@@ -345,7 +345,7 @@ def expansion_longer(case: EventsCase) -> Iterator[str]:
 def deletion_partial(case: EventsCase) -> Iterator[str]:
     name = content_stems(case.task.fixed.name)
     for step, fact in _delta_updates(case):
-        if step.delta.change is Change.PARTIAL_DELETION:
+        if step.delta.change is FactChange.PARTIAL_DELETION:
             before, after = content_stems(fact.text) - name, content_stems(step.delta.text)
             if not before & after:
                 yield f"{step.label}: the text must keep the remainder of {fact.text!r}, but is {step.delta.text!r}"
@@ -390,7 +390,7 @@ def new_relationship(case: EventsCase) -> Iterator[str]:
         return
     for step in _steps(case):
         delta = step.delta
-        if delta.track is Track.RELATIONSHIP and delta.change is Change.NEW and delta.subject:
+        if delta.track is Track.RELATIONSHIP and delta.change is FactChange.NEW and delta.subject:
             names = [participant.name for participant in step.event.participants]
             if delta.subject not in names:
                 yield f"{step.label}: the subject must be one of the event's participants {names}, but is {delta.subject!r}"
@@ -412,7 +412,7 @@ EARLIEST = date(2026, 1, 1)
 """Every event is later (paper, prompt appendix, "time model")."""
 
 
-def _life_steps(case: LifeCase) -> Iterator[Step]:
+def _life_steps(case: LifeCase) -> Iterator[ReplayStep]:
     profile = case.answer.profile
     return replay(((fact, 0) for fact in profile.initial) if profile else (), case.answer.events)
 
@@ -475,7 +475,7 @@ def track_quotas(plan: Quotas, person: Person, count: int) -> Iterator[str]:
 @_quota("No kind of change is much more frequent than another.")
 def operator_balance(plan: Quotas, person: Person, count: int) -> Iterator[str]:
     found = Counter(made.change for made in _made(person))
-    counts = {str(change): found[change] for change in (Change.NEW, *UPDATES)}
+    counts = {str(change): found[change] for change in (FactChange.NEW, *UPDATES)}
     limit = scaled_maximum(plan.balance, count)
     if max(counts.values()) - min(counts.values()) > limit:
         yield f"the numbers of each kind of change may differ by {limit} at most, but are {counts}"
@@ -509,7 +509,7 @@ def idle_bare(case: LifeCase) -> Iterator[str]:
 )
 def life_previous_text_exact(case: LifeCase) -> Iterator[str]:
     for step in _life_steps(case):
-        if (step.delta.change is Change.NEW) != (step.delta.previous_text == ""):
+        if (step.delta.change is FactChange.NEW) != (step.delta.previous_text == ""):
             yield f"{step.label}: previous_text must be empty for a new fact only, but is {step.delta.previous_text!r}"
         elif step.delta.previous_text and step.previous is None:
             yield f"{step.label}: the previous text was no fact at that time: {step.delta.previous_text!r}"

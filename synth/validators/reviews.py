@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from deltamem.text import content_stems
 from synth.records import Dialogue
-from synth.tasks import Contradictions, ContradictionsTask, DialogueTask, Extraction, ExtractionTask, Unit, Verdict
+from synth.tasks import Contradictions, ContradictionsTask, DialogueTask, Extraction, ExtractionTask, RuleVerdict, Unit
 from synth.validators.base import Case, RuleSet, Similarity, judge, starts_with_name
 
 EXTRACTION, CONTRADICTIONS = RuleSet(Unit.EXTRACTION), RuleSet(Unit.CONTRADICTIONS)
@@ -98,7 +98,7 @@ def no_contradiction(case: _Reviewed) -> Iterator[str]:
         yield f"turn {found.turn}: a contradiction: {found.reason}"
 
 
-def judge_reviewed(task: DialogueTask, reviewed: Reviewed, similarity: Similarity | None = None) -> Verdict:
+def judge_reviewed(task: DialogueTask, reviewed: Reviewed, similarity: Similarity | None = None) -> RuleVerdict:
     """Check what readers have found in a dialogue; what nobody was asked for is not checked."""
     rules = SAID.rules if reviewed.extraction is not None else ()
     rules += CONSISTENT.rules if reviewed.contradictions is not None else ()

@@ -19,7 +19,7 @@ from deltamem.sessions import LabelledSession, OperationDifficulty, Split
 from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import KeywordOrigin
-from synth.tasks import Verdict, Violation
+from synth.tasks import RuleVerdict, RuleViolation
 from synth.validators.base import Case, RuleSet, judge, keyword_origins, memory_stems, rivals, starts_with_name
 from synth.validators.speech import occurs, stands_in, utterances_of
 
@@ -210,7 +210,7 @@ def prior_older(case: _Labelled) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SessionPair:
     """Two sessions of one person, the later one being the next that was not rejected."""
 
     before: LabelledSession
@@ -222,7 +222,7 @@ class Pair:
         return self.after.session_index == self.before.session_index + 1
 
 
-_Chain = Case[None, Pair]
+_Chain = Case[None, SessionPair]
 
 
 @CHAIN.rule("All sessions of a person are of the same person, name and split.")
@@ -273,30 +273,31 @@ def chain_plausible(case: _Chain) -> Iterator[str]:
             yield f"{memory_id} is new since the session before, but was not written in between"
 
 
-def judge_session(labelled: LabelledSession) -> Verdict:
+def judge_session(labelled: LabelledSession) -> RuleVerdict:
     """Check one labelled session by itself."""
     return judge(SINGLE.rules, Case(None, labelled))
 
 
-def judge_chain(sessions: Iterable[LabelledSession]) -> Verdict:
+def judge_chain(sessions: Iterable[LabelledSession]) -> RuleVerdict:
     """Check the sessions of one person, in order, each by itself and each against the one before.
 
     They may be a stream, in which rejected ones are missing. Messages name the session.
     """
     checked: dict[str, None] = {}
-    violations: list[Violation] = []
+    violations: list[RuleViolation] = []
     before: LabelledSession | None = None
     for labelled in sessions:
         verdicts = [judge_session(labelled)]
         if before is not None:
-            verdicts.append(judge(CHAIN.rules, Case(None, Pair(before, labelled))))
+            verdicts.append(judge(CHAIN.rules, Case(None, SessionPair(before, labelled))))
         for verdict in verdicts:
             checked |= dict.fromkeys(verdict.checked)
             violations += [
-                Violation(found.rule, f"session {labelled.session_index}: {found.message}") for found in verdict.violations
+                RuleViolation(found.rule, f"session {labelled.session_index}: {found.message}")
+                for found in verdict.violations
             ]
         before = labelled
-    return Verdict(tuple(checked), tuple(violations))
+    return RuleVerdict(tuple(checked), tuple(violations))
 
 
 class SplitCheck:
@@ -310,23 +311,23 @@ class SplitCheck:
         self._seeds: dict[bytes, Split] = {}
         self._texts: dict[bytes, Split] = {}
 
-    def person(self, person_id: str, seed: str, split: Split) -> list[Violation]:
+    def person(self, person_id: str, seed: str, split: Split) -> list[RuleViolation]:
         """Take a person's persona; each person once."""
         found = []
         if self._people.setdefault(person_id, split) != split:
-            found.append(Violation("split.people", f"person {person_id} is in both splits"))
+            found.append(RuleViolation("split.people", f"person {person_id} is in both splits"))
         if self._seeds.setdefault(_digest([seed]), split) != split:
-            found.append(Violation("split.seeds", f"the persona seed of {person_id} is in both splits: {seed!r}"))
+            found.append(RuleViolation("split.seeds", f"the persona seed of {person_id} is in both splits: {seed!r}"))
         return found
 
-    def session(self, labelled: LabelledSession) -> list[Violation]:
+    def session(self, labelled: LabelledSession) -> list[RuleViolation]:
         """Take a labelled session: whose it is, and everything that the user says in it."""
         found = []
         if self._people.setdefault(labelled.session.person_id, labelled.split) != labelled.split:
-            found.append(Violation("split.people", f"person {labelled.session.person_id} is in both splits"))
+            found.append(RuleViolation("split.people", f"person {labelled.session.person_id} is in both splits"))
         spoken = _digest([turn.content for turn in labelled.session.dialogue if turn.role == "user"])
         if self._texts.setdefault(spoken, labelled.split) != labelled.split:
-            found.append(Violation("split.session_texts", f"the text of session {labelled.key} is in both splits"))
+            found.append(RuleViolation("split.session_texts", f"the text of session {labelled.key} is in both splits"))
         return found
 
 

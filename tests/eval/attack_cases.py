@@ -34,7 +34,7 @@ from eval.compare.tables import compare
 from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.locomo.__main__ import Locomo
-from eval.parts import Parts
+from eval.parts import GivenParts
 from eval.personamem.__main__ import PersonaMem
 from eval.personamem.data import COLUMNS
 from eval.records import QuestionRecord, Verdict
@@ -397,7 +397,7 @@ class Lab:
         is made for it.
         """
         judges = {judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")}
-        parts = Parts(
+        parts = GivenParts(
             system=ScriptedSystem("scripted", find, refuses) if find else None,
             answerer=None if model else answerer(replies or reader(self.world, SKILL)),
             judges=judges if kind is Locomo else None,

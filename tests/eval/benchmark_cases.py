@@ -36,7 +36,7 @@ from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summarise
 from eval.beam.__main__ import Beam
-from eval.benchmark import Benchmark, Report, Results, Step, Timeline
+from eval.benchmark import Benchmark, Report, Results, Timeline, TimelineStep
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.halumem.__main__ import Halumem
@@ -259,7 +259,7 @@ class Toy(Benchmark[BenchmarkConfig]):
             for person in ("Ana", "Bo")
         ]
 
-    def _day(self, person: str, day: int) -> Step:
+    def _day(self, person: str, day: int) -> TimelineStep:
         turn = DialogueTurn(f"t{day}", "user", person, f"My number of day {day} is {7 * day}.")
         session = DialogueSession(f"s{day}", datetime(2025, 1, 1) + timedelta(days=day), (turn,))
         question = QuestionRecord(
@@ -270,7 +270,7 @@ class Toy(Benchmark[BenchmarkConfig]):
             gold=f"{7 * day}",
             evidence=(turn.id,),
         )
-        return Step(((session,),), (question,))
+        return TimelineStep(((session,),), (question,))
 
     def finder(self, question: QuestionRecord) -> EvidenceFinder:
         sessions = (self._day(question.group, day).sessions[0][0] for day in range(3))

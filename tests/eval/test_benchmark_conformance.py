@@ -45,7 +45,7 @@ from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
 from eval.compare.page import render
 from eval.compare.runs import load_runs
-from eval.parts import Parts
+from eval.parts import GivenParts
 from eval.records import AnswerRecord, Verdict
 from eval.run import Run
 from eval.systems.base import Passage, SystemUnavailableError
@@ -185,7 +185,7 @@ class Parrot:
 @on(LOCOMO, PERSONAMEM)
 def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Path) -> None:
     config = case.configured(tmp_path)
-    parts = Parts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
+    parts = GivenParts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
     assert (parts.named(config).system, parts.named(config).answer.model) == ("notebook", "parrot")
     names = case.kind.judges(config)
     if names:

@@ -12,7 +12,7 @@ from benchmark_cases import LOCOMO, Notebook, prepare
 from rich.console import Console
 
 from eval import progress as module
-from eval.benchmark import Step, Timeline
+from eval.benchmark import Timeline, TimelineStep
 from eval.progress import ProgressBars
 from eval.records import Cost, IngestRecord, QuestionRecord
 from eval.systems.base import DialogueSession
@@ -26,7 +26,9 @@ class Told:
         questions = tuple(question(number) for number in range(40))
         read = tuple(DialogueSession(str(number), datetime(2024, 1, 1), ()) for number in range(sessions))
         console = Console(file=self.file, width=20)
-        self.bars = ProgressBars(console, [Timeline((), (Step((read,), questions),))], points=False, clock=lambda: self.now)
+        self.bars = ProgressBars(
+            console, [Timeline((), (TimelineStep((read,), questions),))], points=False, clock=lambda: self.now
+        )
 
     def lines(self) -> list[str]:
         return self.file.getvalue().splitlines()

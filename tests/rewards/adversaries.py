@@ -15,7 +15,7 @@ from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession
 from rewards.cues import place, user_sentences
 from rewards.fidelity import folded
-from rewards.probes import Answer, Policy, Probe, Surface
+from rewards.probes import Policy, Probe, ProbeAnswer, Surface
 from rewards.reward import needed_ids
 
 JUNK = "Nothing of note."
@@ -40,7 +40,7 @@ def wrong_targets(share: float) -> Policy:
     The UPDATEs of a smaller share are among those of a larger one.
     """
 
-    def answer(labelled: LabelledSession, surface: Surface) -> Answer:
+    def answer(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
         due = needed_ids([op for op in labelled.operations if op.event is Event.UPDATE])
         sloppy = [op for op in _updates(labelled) if _drawn(labelled, op, "target") < share]
         rivals = dict(zip(sloppy, surface.by_vectors(labelled, [op.text for op in sloppy]), strict=True))
@@ -60,7 +60,7 @@ def kept_values(share: float) -> Policy:
     return _changed(lambda labelled, op: [_touched(labelled, op) if _drawn(labelled, op, "value") < share else op])
 
 
-def _sloppy(labelled: LabelledSession, surface: Surface) -> Answer:
+def _sloppy(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     found = wrong_targets(SLOPPY_SHARE)(labelled, surface).operations
     rewritten = {op.target_memory_id for op in _updates(labelled)}
     return _seen(
@@ -77,7 +77,7 @@ def _sloppy(labelled: LabelledSession, surface: Surface) -> Answer:
 def _changed(update: Change | None = None, add: Change | None = None) -> Policy:
     """The target with its UPDATEs and ADDs changed one by one."""
 
-    def answer(labelled: LabelledSession, surface: Surface) -> Answer:
+    def answer(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
         changes = {Event.UPDATE: update, Event.ADD: add}
         operations: list[Operation] = []
         for op in labelled.operations:
@@ -100,8 +100,8 @@ def _updates(labelled: LabelledSession) -> list[Operation]:
     return [op for op in _plain(labelled) if op.event is Event.UPDATE]
 
 
-def _seen(labelled: LabelledSession, operations: Sequence[Operation]) -> Answer:
-    return Answer(list(operations), [sorted(needed_ids(labelled.operations))])
+def _seen(labelled: LabelledSession, operations: Sequence[Operation]) -> ProbeAnswer:
+    return ProbeAnswer(list(operations), [sorted(needed_ids(labelled.operations))])
 
 
 def _drawn(labelled: LabelledSession, op: Operation, what: str) -> float:
@@ -151,7 +151,7 @@ def _twice(labelled: LabelledSession, op: Operation) -> list[Operation]:
     return [op, Operation(Event.ADD, f"{_open(op.text)} now.")]
 
 
-def _merged(labelled: LabelledSession, surface: Surface) -> Answer:
+def _merged(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     due = [op for op in _plain(labelled) if op.event is not Event.NONE]
     text = " ".join(op.text for op in due)
     first = next((op for op in due if op.event is Event.UPDATE), None)
@@ -159,14 +159,14 @@ def _merged(labelled: LabelledSession, surface: Surface) -> Answer:
     return _seen(labelled, merged)
 
 
-def _restored(labelled: LabelledSession, surface: Surface) -> Answer:
+def _restored(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     """Half of the bank is overwritten, and its old texts are added again; nothing of the session is kept."""
     memories = labelled.prior_state.memories[::2]
     overwritten = [Operation(Event.UPDATE, JUNK, memory.id) for memory in memories]
     return _seen(labelled, [*overwritten, *(Operation(Event.ADD, memory.text) for memory in memories)])
 
 
-def _restored_beside_adds(labelled: LabelledSession, surface: Surface) -> Answer:
+def _restored_beside_adds(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     due = {op.target_memory_id for op in _updates(labelled)}
     added = [_added(op) for op in _plain(labelled) if op.event is not Event.NONE]
     spare = [memory for memory in labelled.prior_state.memories if memory.id not in due][: 2 * len(added)]
@@ -174,28 +174,28 @@ def _restored_beside_adds(labelled: LabelledSession, surface: Surface) -> Answer
     return _seen(labelled, [*added, *swaps, *(Operation(Event.ADD, memory.text) for memory in spare)])
 
 
-def _rotated(labelled: LabelledSession, surface: Surface) -> Answer:
+def _rotated(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     updates = _updates(labelled)
     rotated = [replace(op, text=other.text) for op, other in zip(updates, [*updates[1:], *updates[:1]], strict=True)]
     return _seen(labelled, [*(op for op in _plain(labelled) if op.event is not Event.UPDATE), *rotated])
 
 
-def _unsure(labelled: LabelledSession, surface: Surface, otherwise: Callable[[Operation], list[Operation]]) -> Answer:
+def _unsure(labelled: LabelledSession, surface: Surface, otherwise: Callable[[Operation], list[Operation]]) -> ProbeAnswer:
     updates = _updates(labelled)
     found = surface.by_vectors(labelled, [op.text for op in updates])
     unsure = {op for op, ids in zip(updates, found, strict=True) if ids[:1] != [op.target_memory_id]}
     return _seen(labelled, [one for op in _plain(labelled) for one in (otherwise(op) if op in unsure else [op])])
 
 
-def _idle_when_unsure(labelled: LabelledSession, surface: Surface) -> Answer:
+def _idle_when_unsure(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     return _unsure(labelled, surface, lambda op: [])
 
 
-def _adds_when_unsure(labelled: LabelledSession, surface: Surface) -> Answer:
+def _adds_when_unsure(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     return _unsure(labelled, surface, lambda op: [_added(op)])
 
 
-def _over_updater(labelled: LabelledSession, surface: Surface) -> Answer:
+def _over_updater(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     """ADDs go onto the nearest memory that no UPDATE is due of."""
     taken = {op.target_memory_id for op in _updates(labelled)}
     added = [op for op in _plain(labelled) if op.event is Event.ADD]

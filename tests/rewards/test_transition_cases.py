@@ -8,7 +8,7 @@ from reward_cases import PlaneEmbedder, add, none, state, update
 
 from deltamem.errors import DeltaMemError
 from rewards.fidelity import keyword_coverage
-from rewards.reward import Origin, PairKind, RewardOptions, transition_score
+from rewards.reward import EntryOrigin, PairKind, RewardOptions, transition_score
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 
@@ -58,7 +58,7 @@ def test_stale_entries_cannot_be_matched_unless_paper_literal():
     target = [update("m2", "Anna has a black cat.", "cat"), add("Anna paints.", "paints")]
     score = transition_score(PRIOR, [add("Anna paints.")], target, embed)
     assert score.reward == 0.5
-    assert [(entry.id, entry.origin) for entry in score.unmatched_predicted] == [("m2", Origin.STALE)]
+    assert [(entry.id, entry.origin) for entry in score.unmatched_predicted] == [("m2", EntryOrigin.STALE)]
     assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(paper_literal=True)).reward == 1.0
     assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(stale_weight=3.0)).precision == 0.25
 

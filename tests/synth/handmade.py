@@ -17,17 +17,17 @@ from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Turn
 from synth.config import Range, Shape
 from synth.records import (
-    Change,
     Dialogue,
     DynamicPart,
     EventGroup,
     EventSlot,
     Evolution,
     Fact,
+    FactChange,
+    FactOrigin,
     FixedPart,
     LifeEvent,
     Method,
-    Origin,
     PastEvent,
     Person,
     Persona,
@@ -61,9 +61,9 @@ from synth.tasks import (
     LinksTask,
     PreferencesTask,
     RevisionTask,
+    RuleVerdict,
     StatedFact,
     Task,
-    Verdict,
 )
 
 NAME = "Maya Lindqvist"
@@ -97,7 +97,7 @@ def edit(record: RecordT, changes: Mapping[str, Any]) -> RecordT:
     return type(record).model_validate(values)
 
 
-def broken(verdict: Verdict) -> set[str]:
+def broken(verdict: RuleVerdict) -> set[str]:
     """The names of the broken rules."""
     return {violation.rule for violation in verdict.violations}
 
@@ -129,7 +129,9 @@ def slot(happened: LifeEvent, *, days: int = 0, reused: int = 0) -> EventSlot:
     )
 
 
-def session_fact(number: int, kind: Event, said: Fact, previous: str = "", origin: Origin = Origin.FILLING) -> SessionFact:
+def session_fact(
+    number: int, kind: Event, said: Fact, previous: str = "", origin: FactOrigin = FactOrigin.FILLING
+) -> SessionFact:
     values = {"text": said.text, "keywords": said.keywords, "previous_text": previous, "origin": origin}
     return SessionFact(id=f"f{number}", event=kind, **values)
 
@@ -169,11 +171,11 @@ FILLING = Filling(**_LIFE["filling"])
 RELIEF, HULL = (Fact(**said) for said in _LIFE["said_only"].values())
 DIALOGUE = Dialogue(**_LIFE["dialogue"])
 FACTS = (
-    session_fact(1, Event.ADD, INES, origin=Origin.DELTA),
+    session_fact(1, Event.ADD, INES, origin=FactOrigin.DELTA),
     session_fact(2, Event.ADD, FILLING.facts[0]),
     session_fact(3, Event.ADD, RELIEF),
-    session_fact(4, Event.UPDATE, DUSK, ROWING.text, Origin.DELTA),
-    session_fact(5, Event.NONE, OMAR, OMAR.text, Origin.REUSE),
+    session_fact(4, Event.UPDATE, DUSK, ROWING.text, FactOrigin.DELTA),
+    session_fact(5, Event.NONE, OMAR, OMAR.text, FactOrigin.REUSE),
     session_fact(6, Event.ADD, HULL),
 )
 REVISION = Revision(**_LIFE["revision"])
@@ -181,7 +183,7 @@ STEPS = tuple(
     PlannedRevision(
         change=change, signal=signal, provenance="said", dated=False, today=happened.date, event=PastEvent.of(happened)
     )
-    for change, signal, happened in ((Change.ADJUST, "value", EVENTS[2]), (Change.RETRACT, "implied", EVENTS[3]))
+    for change, signal, happened in ((FactChange.ADJUST, "value", EVENTS[2]), (FactChange.RETRACT, "implied", EVENTS[3]))
 )
 PERSONA = Persona(person_id="p000001", seed="A ferry planner.", source="generated", split="train")
 PROFILE = Profile(persona=PERSONA, fixed=FIXED, dynamic=DYNAMIC, preferences=PREFERENCES, start=START, initial=INITIAL)

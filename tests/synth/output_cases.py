@@ -14,14 +14,14 @@ from deltamem.memory import Event
 from deltamem.sessions import Split
 from synth.output.dataset import write_dataset
 from synth.records import (
-    Change,
     Dialogue,
     EventGroup,
     Evolution,
     Exchange,
     Fact,
+    FactChange,
+    FactOrigin,
     Method,
-    Origin,
     Person,
     Persona,
     PlannedFact,
@@ -78,7 +78,9 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
             TrackedFact(**tea.model_dump(), track=Track.PREFERENCE, subject="drinks"),
         ),
     )
-    delta = StateDelta(**moved.model_dump(), track=Track.CAREER, change=Change.SHIFT, subject="", previous_text=works.text)
+    delta = StateDelta(
+        **moved.model_dump(), track=Track.CAREER, change=FactChange.SHIFT, subject="", previous_text=works.text
+    )
     events = tuple(
         event(
             index,
@@ -91,12 +93,12 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
         for index in range(3)
     )
     facts = (
-        (session_fact(1, Event.ADD, worry, "", Origin.EVOLUTION),),
+        (session_fact(1, Event.ADD, worry, "", FactOrigin.EVOLUTION),),
         (
-            session_fact(1, Event.UPDATE, moved, works.text, Origin.DELTA),
-            session_fact(2, Event.NONE, tea, tea.text, Origin.REUSE),
+            session_fact(1, Event.UPDATE, moved, works.text, FactOrigin.DELTA),
+            session_fact(2, Event.NONE, tea, tea.text, FactOrigin.REUSE),
         ),
-        (session_fact(1, Event.UPDATE, pride, worry.text, Origin.EVOLUTION), session_fact(2, Event.ADD, cat)),
+        (session_fact(1, Event.UPDATE, pride, worry.text, FactOrigin.EVOLUTION), session_fact(2, Event.ADD, cat)),
     )
     sessions = tuple(
         SynthSession(

@@ -17,15 +17,15 @@ from deltamem.memory import Event
 from deltamem.text import normalised
 from synth.assembly import SAME_FACT, Relatedness, assemble, dues, further_facts, labelled_sessions, replay
 from synth.records import (
-    Change,
     Dialogue,
     EventGroup,
     Evolution,
     Exchange,
     Fact,
+    FactChange,
+    FactOrigin,
     LifeEvent,
     Method,
-    Origin,
     Person,
     PlannedFact,
     SaidFact,
@@ -55,7 +55,7 @@ def happening(index: int, *changes: StateDelta, narrative: str = "Something happ
 def delta(text: str, previous: str = "") -> StateDelta:
     return StateDelta(
         track=Track.PREFERENCE,
-        change=Change.ADJUST if previous else Change.NEW,
+        change=FactChange.ADJUST if previous else FactChange.NEW,
         subject="",
         previous_text=previous,
         text=text,
@@ -186,7 +186,7 @@ def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_
         held.subtract([change.previous_text] if change.previous_text else [])
         held.update([change.text])
     held.update(evolution.memories[-1].text for evolution in life.evolutions)
-    held.update(fact.text for session in life.sessions for fact in session.facts if fact.origin is Origin.FILLING)
+    held.update(fact.text for session in life.sessions for fact in session.facts if fact.origin is FactOrigin.FILLING)
     states = list(replay(life.person()))
     kinds = Counter(operation.event for *_, operations, _ in states for operation in operations)
     for session, before, operations, _ in states:
@@ -218,13 +218,13 @@ def test_facts_are_numbered_and_their_parts_are_all_there(life):
         # Demanding shapes show the facts in another order than that of the story, which their ids keep.
         facts = sorted(session.facts, key=lambda fact: int(fact.id[1:])) if life.demanding else session.facts
         assert [fact.id for fact in facts] == [f"f{number}" for number in range(1, len(facts) + 1)]
-        of = {origin: [fact.text for fact in facts if fact.origin is origin] for origin in Origin}
-        assert Counter(of[Origin.DELTA]) == Counter(change.text for change in life.events[session.index].changes)
-        assert of[Origin.EVOLUTION] == [text for place, text in threads.items() if place == session.index]
+        of = {origin: [fact.text for fact in facts if fact.origin is origin] for origin in FactOrigin}
+        assert Counter(of[FactOrigin.DELTA]) == Counter(change.text for change in life.events[session.index].changes)
+        assert of[FactOrigin.EVOLUTION] == [text for place, text in threads.items() if place == session.index]
         texts = [fact.text for fact in filled.facts] if filled else []
-        offered, filled_in = offered + len(texts), filled_in + len(of[Origin.FILLING])
+        offered, filled_in = offered + len(texts), filled_in + len(of[FactOrigin.FILLING])
         # In the order of the story.
-        assert of[Origin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[Origin.FILLING]]
+        assert of[FactOrigin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[FactOrigin.FILLING]]
         assert (session.goal, session.summary) == (("Talk.", "A talk.") if filled else ("", ""))
     assert assembled.dropped == offered - filled_in
 

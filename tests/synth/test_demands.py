@@ -19,7 +19,7 @@ from synth.assembly import labelled_sessions
 from synth.demands import Candidate, RevisionPlanner, is_newcomer, plan_asides, plan_facts
 from synth.names import InventedNames
 from synth.person import write_person
-from synth.records import AsideKind, Change, Fact, Origin
+from synth.records import AsideKind, Fact, FactChange, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
 SHAPE = shape("demanding")
@@ -54,20 +54,20 @@ def test_the_shares_hold_over_a_data_set(sessions):
 
 
 def test_most_updates_are_revisions_of_all_kinds_of_memories(lives):
-    origins: Counter[Origin] = Counter()
-    revised: Counter[Origin] = Counter()
+    origins: Counter[FactOrigin] = Counter()
+    revised: Counter[FactOrigin] = Counter()
     for _, person in lives:
         born = {fact.text: fact.origin for session in person.sessions for fact in session.facts if fact.event is Event.ADD}
         for session in person.sessions:
             for fact in session.facts:
                 if fact.event is Event.UPDATE:
                     origins[fact.origin] += 1
-                    first = born.get(fact.previous_text, Origin.REUSE)  # what no session brought was known at first
+                    first = born.get(fact.previous_text, FactOrigin.REUSE)  # what no session brought was known at first
                     revised[first] += fact.difficulty.chain == 1
                     born.setdefault(fact.text, first)
-    assert origins[Origin.REVISION] > 0.8 * origins.total()
-    assert revised[Origin.FILLING] > 0.3 * revised.total() and revised[Origin.REUSE] > 0
-    assert revised[Origin.EVENT] + revised[Origin.DELTA] > 0
+    assert origins[FactOrigin.REVISION] > 0.8 * origins.total()
+    assert revised[FactOrigin.FILLING] > 0.3 * revised.total() and revised[FactOrigin.REUSE] > 0
+    assert revised[FactOrigin.EVENT] + revised[FactOrigin.DELTA] > 0
 
 
 def test_a_due_memory_has_its_rivals_in_the_bank(lives):
@@ -93,7 +93,7 @@ def test_a_due_memory_has_its_rivals_in_the_bank(lives):
             fact.previous_text in families
             for session in person.sessions
             for fact in session.facts
-            if fact.origin is Origin.REVISION and fact.difficulty.chain == 1
+            if fact.origin is FactOrigin.REVISION and fact.difficulty.chain == 1
         ]
         assert mean(targets) > 0.6
 
@@ -146,7 +146,7 @@ def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
         for task, answer, _ in writer.asked:
             if isinstance(task, RevisionTask) and answer is not None:
                 for plan, step in zip(task.steps, answer.steps, strict=True):
-                    gone |= {fact.text for fact in step.facts if plan.change in (Change.RETRACT, Change.EXPIRE)}
+                    gone |= {fact.text for fact in step.facts if plan.change in (FactChange.RETRACT, FactChange.EXPIRE)}
             elif isinstance(task, InitialTask | FillingTask):
                 gone |= {fact.text for fact, plan in zip(answer.facts, task.plans, strict=True) if plan.temporary}
     assert repeated and gone and repeated.isdisjoint(gone)
@@ -165,7 +165,7 @@ def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
     _, person = written(2, sessions=8, writer=Copying(1))
     refused = [rejection for rejection in person.rejections if rejection.unit == "revision"]
     assert {rejection.rules for rejection in refused} == {("revision.new_in_life",)}
-    texts = [fact.text for session in person.sessions for fact in session.facts if fact.origin is Origin.REVISION]
+    texts = [fact.text for session in person.sessions for fact in session.facts if fact.origin is FactOrigin.REVISION]
     assert Counter(texts)[f"{person.profile.name} has moved to the sea."] == 1
 
 
@@ -204,10 +204,10 @@ def candidate(number, session=-1, family="", text="keeps a cat", temporary=False
 
 def test_ends_come_last_and_show_as_ends_can():
     free = [candidate(number) for number in range(40)]
-    for chain in planner(free, range(12), operators={Change.RETRACT: 1.0}).chains(60):
+    for chain in planner(free, range(12), operators={FactChange.RETRACT: 1.0}).chains(60):
         *before, last = chain.steps
-        assert last.change is Change.RETRACT and last.signal in ("explicit", "implied")
-        assert all(step.change is Change.ADJUST for step in before)
+        assert last.change is FactChange.RETRACT and last.signal in ("explicit", "implied")
+        assert all(step.change is FactChange.ADJUST for step in before)
 
 
 def test_one_statement_changes_siblings_that_are_all_known_by_then():
@@ -246,7 +246,7 @@ def test_asides_leave_the_session_and_whole_memories_alone():
         ({"plan.updates": 0.7, "plan.repeats": 0.2}, "must not add up to more than 0.8"),
         ({"plan.dated": 0.7, "plan.temporary": 0.4}, "must not add up to more than 1"),
         ({"plan.chains": {1: 0.0}}, "one weight at least"),
-        ({"plan.operators": {Change.NEW: 1.0}}, "cannot be drawn"),
+        ({"plan.operators": {FactChange.NEW: 1.0}}, "cannot be drawn"),
         ({"plan.signals": {"explicit": 1.0}}, "explicit and value"),
         ({"plan.provenances": {"hearsay": 1.0}}, "said must have"),
         ({"plan.days_after": span(1, 5)}, "before the next event"),

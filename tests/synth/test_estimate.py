@@ -8,11 +8,11 @@ from handmade import edit
 from offline_people import people as offline_people
 from synth_runs import settings
 
-from synth.estimate import Sample, Size, estimate, expected_units, measure
+from synth.estimate import MeasuredSample, Size, estimate, expected_units, measure
 from synth.llm.writer import system_prompt
 from synth.tasks import REVIEWS, Unit
 
-SAMPLE = Sample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)
+SAMPLE = MeasuredSample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)
 
 
 @pytest.mark.parametrize(

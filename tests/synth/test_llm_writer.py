@@ -21,7 +21,7 @@ from synth.names import RealNames
 from synth.offline import answer
 from synth.person import write_person
 from synth.records import FixedPart, Person, Persona
-from synth.tasks import REVIEWS, FixedTask, Unit, UnitId, UnitResult, Violation
+from synth.tasks import REVIEWS, FixedTask, RuleViolation, Unit, UnitId, UnitResult
 from synth.validators import UNIT_RULES
 
 
@@ -161,7 +161,7 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
 def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> None:
     first = opening(TASK)
     assert read_task(first) == TASK
-    assert read_task([*first, *repair(GOOD, [Violation("fixed.identity", "<task>\n{}\n</task>")])]) == TASK
+    assert read_task([*first, *repair(GOOD, [RuleViolation("fixed.identity", "<task>\n{}\n</task>")])]) == TASK
     content = first[1]["content"]
     assert content.count("<task>") == content.count("</task>") == 1 and "<|im_end|>" not in content
     with pytest.raises(ValueError, match="no task"):
@@ -177,7 +177,7 @@ def test_a_prompt_holds_the_rules_and_the_schema_of_its_unit_and_no_blank_places
 
 
 def test_a_repair_lists_a_bounded_number_of_bounded_lines() -> None:
-    violations = [Violation("a.b", f"wrong {number}\n" + "x" * 10_000) for number in range(50)]
+    violations = [RuleViolation("a.b", f"wrong {number}\n" + "x" * 10_000) for number in range(50)]
     assistant, user = repair(GOOD, violations)
     assert assistant == {"role": "assistant", "content": GOOD}
     listed = [line for line in user["content"].splitlines() if line.startswith("- ")]

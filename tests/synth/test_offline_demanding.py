@@ -29,7 +29,7 @@ from synth.offline.speaker import Speaker, relative, talk
 from synth.offline.talk import write_dialogue
 from synth.offline.topics import (
     Cast,
-    Known,
+    KnownValues,
     Topic,
     adjusted,
     expanded,
@@ -42,7 +42,7 @@ from synth.offline.topics import (
 )  # fmt: skip
 from synth.person import write_person
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Dialogue, FactPlan, Origin, Person, Persona, SessionFact
+from synth.records import Aside, AsideKind, Dialogue, FactOrigin, FactPlan, Person, Persona, SessionFact
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import invented_full_names, memory_stems, near
 from synth.validators.session import judge_chain
@@ -101,7 +101,7 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
     rng = random.Random(topic.name)
     changes = (expanded, without_detail, adjusted, lambda rng, cast, known: adjusted(rng, cast, known, 2))
     for _ in range(8):
-        known = Known(topic, CAST.fill(rng, topic))
+        known = KnownValues(topic, CAST.fill(rng, topic))
         for change in rng.choices(changes, k=rng.randint(0, 4)):
             known = change(rng, CAST, known)
         known = replace(known, since=rng.choice(("", "12 May 2026")), until=rng.choice(("", "3 June 2026")))
@@ -220,14 +220,14 @@ def a_task(*facts: SessionFact) -> DialogueTask:
 
 
 def a_fact(
-    known: Known,
+    known: KnownValues,
     event: Event = Event.ADD,
     *,
-    old: Known | None = None,
+    old: KnownValues | None = None,
     signal: Signal = "value",
     provenance: Provenance = "said",
     misspoken: str = "",
-    origin: Origin = Origin.FILLING,
+    origin: FactOrigin = FactOrigin.FILLING,
 ) -> SessionFact:
     return SessionFact(
         id="f1",
@@ -241,9 +241,9 @@ def a_fact(
     )
 
 
-def a_course(**values: str) -> Known:
+def a_course(**values: str) -> KnownValues:
     topic = topic_named("course")
-    return Known(topic, {**CAST.fill(random.Random(3), topic), "subject": "typography", "day": "Monday", **values})
+    return KnownValues(topic, {**CAST.fill(random.Random(3), topic), "subject": "typography", "day": "Monday", **values})
 
 
 def told(fact: SessionFact, seed: int) -> list[str]:
@@ -337,7 +337,7 @@ def test_the_same_task_is_told_in_many_ways_and_never_says_an_outdated_value_of_
     old = a_course()
     new = replace(a_course(day="Friday"), changed=("day",))
     task = a_task(
-        a_fact(new, Event.UPDATE, old=old), a_fact(a_course(), origin=Origin.EVENT).model_copy(update={"id": "f2"})
+        a_fact(new, Event.UPDATE, old=old), a_fact(a_course(), origin=FactOrigin.EVENT).model_copy(update={"id": "f2"})
     )
     task = task.model_copy(update={"today": date(2026, 5, 12)})
     said = set()
@@ -444,7 +444,7 @@ def test_words_of_change_are_said_of_what_is_no_fact(cue: str) -> None:
 
 def test_the_kind_of_a_word_follows_from_the_memory_or_its_looks() -> None:
     topic = next(topic for topic in topics() if topic.name == "course")
-    known = Known(topic, CAST.fill(random.Random(1), topic))
+    known = KnownValues(topic, CAST.fill(random.Random(1), topic))
     words = (known.values["subject"], known.values["spot"])
     aside = Aside(id="a1", kind=AsideKind.QUESTION, words=words, memory=known.text("Belno"))
     assert slots_of("Belno", aside) == ("subject", "spot")

@@ -19,11 +19,11 @@ from synth.config import FactLimits, Shape
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter, answer
 from synth.offline.paper import read_view
-from synth.offline.templates import Kind, event_texts, facts, fill, slot_source, words
+from synth.offline.templates import FactKind, event_texts, facts, fill, slot_source, words
 from synth.offline.topics import PERSON, PLACE, read
 from synth.person import write_person
 from synth.planning import UPDATES
-from synth.records import Change, Origin, PastEvent, Person, Persona, PlannedChange, Track
+from synth.records import FactChange, FactOrigin, PastEvent, Person, Persona, PlannedChange, Track
 from synth.tasks import LinksTask, Unit
 from synth.validators import judge_life
 from synth.validators.session import judge_chain
@@ -75,8 +75,8 @@ def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
     assert person.rejections == () and person.dropped == 0
     assert len(person.sessions) == 25 and all(session.dialogue for session in person.sessions)
     origins = {fact.origin for session in person.sessions for fact in session.facts}
-    assert origins == set(Origin) - {Origin.EVENT, Origin.REVISION}
-    assert {delta.change for event in person.events for delta in event.changes} == {Change.NEW, *UPDATES}
+    assert origins == set(FactOrigin) - {FactOrigin.EVENT, FactOrigin.REVISION}
+    assert {delta.change for event in person.events for delta in event.changes} == {FactChange.NEW, *UPDATES}
 
 
 def test_an_answer_depends_on_the_task_the_seed_and_the_place_only(recorded):
@@ -99,7 +99,7 @@ def test_an_answer_that_breaks_a_rule_is_none_and_says_which(recorded):
 def test_changes_of_facts_that_no_template_made_are_refused(recorded):
     task, _ = recorded[0].of(Unit.EVENTS)
     unknown = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
-    planned = PlannedChange(track=Track.HEALTH, change=Change.SHIFT)
+    planned = PlannedChange(track=Track.HEALTH, change=FactChange.SHIFT)
     slots = (task.slots[0].model_copy(update={"changes": (planned,)}),)
     with pytest.raises(DeltaMemError, match="track health is left for the change shift"):
         answer(task.model_copy(update={"facts": unknown, "slots": slots}), random.Random(0))
@@ -135,7 +135,7 @@ def assert_reads_well(text: str) -> None:
     assert not re.search(r"\b[Aa] (?!uni|eu|one|use)[aeiou]|\b[Aa]n (?!hour)[^aeiouAEIOU]", text), text
 
 
-def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
+def drawn(kind: FactKind, change: FactChange | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
     """Values of a fact at first, and after a change."""
     rng = random.Random(seed)
     given = {slot: GIVEN[slot] for slot in kind.slots if slot in GIVEN}
@@ -145,7 +145,7 @@ def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str],
 
 
 @by_kind
-def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: Kind):
+def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: FactKind):
     for change, seed in product((None, *kind.changes), SEEDS):
         before, values = drawn(kind, change, seed)
         form, fact = kind.form(change), kind.fact(NAME, change, values, LIMITS)

@@ -25,12 +25,12 @@ from synth.tasks import (
     Events,
     EventsTask,
     FillingTask,
+    RuleVerdict,
+    RuleViolation,
     Task,
     Unit,
     UnitId,
     UnitResult,
-    Verdict,
-    Violation,
     Writer,
 )
 from synth.validators import judge_life
@@ -38,7 +38,7 @@ from synth.validators.session import judge_chain
 
 PAPER = named_shape("paper")
 PERSONA = Persona(person_id="p000007", seed="A baker who sings in a choir.", source="generated", split="train")
-BROKEN = Violation("demo.rule", "the answer breaks the rule")
+BROKEN = RuleViolation("demo.rule", "the answer breaks the rule")
 
 
 Told = Callable[[Task[Any], UnitId], bool]
@@ -80,7 +80,7 @@ class Wrapper(OfflineWriter):
             raise
         self.ended.append(place)
         if self.reject(task, place):
-            return UnitResult(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
+            return UnitResult(None, (RuleVerdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
         return self.change(task, place, await super().write(task, place))
 
     def tasks(self, kind):
@@ -183,7 +183,7 @@ async def test_an_event_that_stays_wrong_is_planned_anew_without_its_changes_and
         wrong = tuple(
             event.model_copy(update={"title": ""} if event.index == target else {}) for event in written.answer.events
         )
-        return UnitResult(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, partial=Events(events=wrong))
+        return UnitResult(None, (RuleVerdict(("demo.rule",), (BROKEN,)),) * 3, partial=Events(events=wrong))
 
     writer = Wrapper(change=change)
     person = await write(writer)

@@ -24,7 +24,7 @@ from synth.planning import (
     span_days,
 )
 from synth.pools import pools
-from synth.records import Change, Domain, Track, TrackedFact
+from synth.records import Domain, FactChange, Track, TrackedFact
 
 START = datetime(2026, 1, 20, 9)
 COUNTS = (1, 2, 3, 5, 25, 60)
@@ -68,10 +68,10 @@ def assert_updatable(slots, initial):
     fresh = Counter(fact.track for fact in initial)
     for slot in slots:
         for change in slot.changes:
-            if change.change is not Change.NEW:
+            if change.change is not FactChange.NEW:
                 fresh[change.track] -= 1
                 assert fresh[change.track] >= 0
-        fresh.update(change.track for change in slot.changes if change.change is Change.NEW)
+        fresh.update(change.track for change in slot.changes if change.change is FactChange.NEW)
 
 
 @given(seed=st.integers(0, 10**6), count=st.sampled_from(COUNTS), days=st.integers(0, 89))
@@ -85,7 +85,7 @@ def test_a_plan_by_quota_keeps_every_quota(seed, count, days):
     tracks = Counter(change.track for change in changes)
     assert all(tracks[track] in scaled(numbers, count) for track, numbers in quotas.changes.items())
     operators = Counter(change.change for change in changes)
-    numbers = [operators[change] for change in (Change.NEW, *UPDATES)]
+    numbers = [operators[change] for change in (FactChange.NEW, *UPDATES)]
     assert max(numbers) - min(numbers) <= scaled_maximum(quotas.balance, count)
     domains = Counter(slot.domain for slot in slots)
     assert all(domains[domain] >= scaled_minimum(minimum, count) for domain, minimum in quotas.domains.items())
@@ -108,11 +108,11 @@ def test_few_initial_facts_leave_every_update_a_fact_or_there_is_no_plan(seed, i
     held, updates = Counter(fact.track for fact in known), Counter()
     for slot in slots:
         for change in slot.changes:
-            if change.change is not Change.NEW:
+            if change.change is not FactChange.NEW:
                 updates[change.track] += 1
                 assert held[change.track] > 0
                 assert limit is None or updates[change.track] <= held[change.track] * limit
-        held.update(change.track for change in slot.changes if change.change is Change.NEW)
+        held.update(change.track for change in slot.changes if change.change is FactChange.NEW)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_demanding_plan_has_idle_and_late_slots_and_news_of_a_track_at_most_on
     changes = [change for slot in slots for change in slot.changes]
     wanted = scaled(sizes.plan.changes, count)
     assert min(wanted.min, count - len(idle)) <= len(changes) <= wanted.max
-    assert all(change.change is Change.NEW for change in changes) and all(len(slot.changes) <= 1 for slot in slots)
+    assert all(change.change is FactChange.NEW for change in changes) and all(len(slot.changes) <= 1 for slot in slots)
     assert all(slot.days_after == 0 or slot.days_after in sizes.plan.days_after for slot in slots)
     assert not any(slot.life_goal or slot.reused for slot in slots)
 

@@ -28,7 +28,7 @@ from synth.names import InventedNames
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.records import Record
-from synth.tasks import Task, Unit, UnitId, UnitResult, Verdict
+from synth.tasks import RuleVerdict, Task, Unit, UnitId, UnitResult
 from synth.validators import UNIT_RULES
 
 PYTHON = vllm_python()
@@ -75,7 +75,7 @@ def format_problem(stored: dict[str, Any], answer: type[Record]) -> str | None:
     return None
 
 
-def format_rule(verdict: Verdict) -> str | None:
+def format_rule(verdict: RuleVerdict) -> str | None:
     return next((violation.rule for violation in verdict.violations if violation.rule in FORMAT_RULES), None)
 
 

@@ -29,7 +29,7 @@ from handmade import (
 )
 from offline_people import shape
 
-from synth.records import Change, Fact, FactPlan, Participant, PlannedChange, Preference, Track
+from synth.records import Fact, FactChange, FactPlan, Participant, PlannedChange, Preference, Track
 from synth.validators import RULES, UNIT_RULES, judge_answer, judge_life
 from synth.validators.base import EmbedderSimilarity
 from synth.validators.events import LIFE as LIFE_RULES
@@ -38,7 +38,7 @@ PEOPLE, TASTES = DYNAMIC.relationships, PREFERENCES.groups
 AGAIN, GOLF, DARTS = (Preference(item=item, reason="It is cold.") for item in ("Lemonade.", "golf", "darts"))
 NEIGHBOUR = {"name": "Li Wei", "kind": "neighbour", "description": "They share a wall."}
 LEO = Participant(name="Leo Brandt", relationship="coach")
-UPDATE = PlannedChange(track=Track.PREFERENCE, change=Change.ADJUST)
+UPDATE = PlannedChange(track=Track.PREFERENCE, change=FactChange.ADJUST)
 SHORTER = fact("enjoys company in the old boat there.", "company", "old boat", "there")
 NAMES_WITH_INES = (NAME, "Omar Haddad", "Ines Duarte")
 AT_NOON = {
@@ -235,7 +235,7 @@ def test_rule_names_are_unique_and_rules_say_what_they_demand():
 MET_AGAIN = edit(INES, {
     "change": "adjust", "previous_text": INES.text, "keywords": ("neighbour", "Ines Duarte", "friend"),
     "text": f"{NAME} rows with her neighbour and friend Ines Duarte on Thursdays."})  # fmt: skip
-MEET_AGAIN = PlannedChange(track=Track.RELATIONSHIP, change=Change.ADJUST)
+MEET_AGAIN = PlannedChange(track=Track.RELATIONSHIP, change=FactChange.ADJUST)
 WORDED = [
     "saw My Neighbor Totoro in a village near Bergen and grew up.",
     "grew up with type I diabetes in a village near Bergen.",
@@ -307,7 +307,7 @@ PLANTED_LIVES = [
     ("life.dates_after_start", {"events.0.date": date(2026, 1, 5)}),
     ("life.span", {"events.4.date": date(2026, 8, 4)}),
     ("life.track_quotas", {"events.3.changes.0.track": Track.RELATIONSHIP}),
-    ("life.operator_balance", {"events.0.changes.0.change": Change.EXPAND}),
+    ("life.operator_balance", {"events.0.changes.0.change": FactChange.EXPAND}),
     ("life.domain_quotas", {"events.0.domain": "admin"}),
     ("life.life_goal_quota", {"events.1.serves_life_goal": False}),
     ("life.previous_text_exact", {"events.4.changes.0.previous_text": COFFEE.text}),

@@ -21,7 +21,7 @@ from papers.episodic.personal import PersonalData
 from papers.episodic.reading import (
     MAX_REFLECTIONS,
     MAX_WORDS,
-    Operation,
+    ReflectionOperation,
     read_reflections,
     read_summary,
     read_turns,
@@ -381,7 +381,7 @@ def test_whatever_is_applied_is_sound(text: str) -> None:
     assert len(targets) == len(set(targets))
 
 
-def sound(operation: Operation) -> None:
+def sound(operation: ReflectionOperation) -> None:
     one = operation.reflection
     assert operation.target is None or operation.target in SHOWN
     assert one.confidence in [tenths / 10 for tenths in range(1, 11)]

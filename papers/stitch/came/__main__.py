@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deltamem.config import run_hydra, validated
 from deltamem.runs import atomic_writer
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline, gold_evidence
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.models import make_embedder
@@ -76,7 +76,7 @@ class Came(Benchmark[CameConfig]):
             stores = tuple(StoreKey(id, user, BATCH_TURNS) for id, user in zip(ids, users, strict=True))
             sessions = tuple(dialogue(trajectory, user) for user in users)
             if asked:
-                made.append(Timeline(stores, (Step(sessions, asked),)))
+                made.append(Timeline(stores, (TimelineStep(sessions, asked),)))
         return made
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -19,7 +19,7 @@ from papers.stitch.writer.command import (
     QUESTIONS,
     TOKENS,
     TRAJECTORIES,
-    CameConfig,
+    CameWriterConfig,
     Instance,
     make_instance,
     tokens_of,
@@ -223,7 +223,7 @@ def test_the_checker_notices_what_is_wrong_with_a_debate(small, change) -> None:
     ("domain", "problem"), [("travel", "it has 5 accommodations, and 6 are needed"), ("debate", "it has 2 sources")]
 )
 def test_a_world_that_is_too_small_is_one_sentence(tmp_path: Path, domain: str, problem: str) -> None:
-    settings = CameConfig(size="S", domain=domain, seed=1, out=tmp_path / "data", **OFFLINE | {"entities": 5})
+    settings = CameWriterConfig(size="S", domain=domain, seed=1, out=tmp_path / "data", **OFFLINE | {"entities": 5})
     with pytest.raises(DeltaMemError, match=f"is too small for its storyboard: {problem}"):
         write(settings)
     assert not (tmp_path / "data").exists()
@@ -266,9 +266,9 @@ def one_trajectory(monkeypatch) -> None:
     monkeypatch.setitem(TRAJECTORIES, "S", 1)
 
 
-def by_model(url: str, out: Path) -> CameConfig:
+def by_model(url: str, out: Path) -> CameWriterConfig:
     llm = OFFLINE["llm"] | {"base_url": url, "model": "tiny"}
-    return CameConfig(size="S", domain="debate", seed=1, out=out, entities=100, writer="llm", llm=llm)
+    return CameWriterConfig(size="S", domain="debate", seed=1, out=out, entities=100, writer="llm", llm=llm)
 
 
 @pytest.mark.parametrize(("model", "rewritten"), [(writing, True), (pricing, False), (doubting, False)])

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def _write(config: DictConfig) -> None:
-    from papers.stitch.writer.command import CameConfig, write
+    from papers.stitch.writer.command import CameWriterConfig, write
 
-    settings = validated(config, CameConfig)
+    settings = validated(config, CameWriterConfig)
     manifest = write(settings)
     for name, counts in manifest["trajectories"].items():
         print(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))

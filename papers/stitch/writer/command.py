@@ -60,7 +60,7 @@ class WriterSettings(StrictModel):
     attempts: PositiveInt  # How often a turn is written until it passes the checks; then the template's words stay
 
 
-class CameConfig(StrictModel):
+class CameWriterConfig(StrictModel):
     """All keys of the command; ``configs/came_synth.yaml`` says what they mean."""
 
     size: Size
@@ -126,7 +126,7 @@ def make_instance(
     return Instance(world=world, board=board, trajectory=trajectory, questions=questions, intents=intents)
 
 
-def rewriter_of(config: CameConfig) -> AbstractContextManager[Rewriter]:
+def rewriter_of(config: CameWriterConfig) -> AbstractContextManager[Rewriter]:
     """The model of ``writer=llm``, whose answers are kept in the output folder.
 
     Raises:
@@ -146,7 +146,7 @@ def tokens_of(trajectory: CameTrajectory) -> int:
     return sum(estimate_tokens(turn.text) for session in trajectory.sessions for turn in session.turns)
 
 
-def write(config: CameConfig) -> dict[str, Any]:
+def write(config: CameWriterConfig) -> dict[str, Any]:
     """Write a data set and return its manifest.
 
     Raises:

@@ -15,7 +15,7 @@ USER, AGENT, PRO, CON = "User", "Agent", "Pro", "Con"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StoryboardShape:
     """How large the storyboards of a size are."""
 
     days: int  # Of a trip
@@ -25,10 +25,10 @@ class Shape:
     entities: int  # Sources of a debate's world, as in appendix A.2
 
 
-SHAPES: dict[Size, Shape] = {
-    "S": Shape(days=5, slots=4, aspects=5, rounds=4, entities=50),
-    "M": Shape(days=14, slots=5, aspects=10, rounds=7, entities=50),
-    "L": Shape(days=36, slots=6, aspects=20, rounds=9, entities=200),
+SHAPES: dict[Size, StoryboardShape] = {
+    "S": StoryboardShape(days=5, slots=4, aspects=5, rounds=4, entities=50),
+    "M": StoryboardShape(days=14, slots=5, aspects=10, rounds=7, entities=50),
+    "L": StoryboardShape(days=36, slots=6, aspects=20, rounds=9, entities=200),
 }
 REUSE = 3
 """In how many goals an entity of travel is proposed, on average."""
@@ -91,12 +91,12 @@ def _sample(rng: random.Random, names: Sequence[str], count: int, what: str, wor
     return rng.sample(names, count)
 
 
-def slots_of(shape: Shape) -> tuple[Slot, ...]:
+def slots_of(shape: StoryboardShape) -> tuple[Slot, ...]:
     """What is planned of each day."""
     return sentences().slots[: shape.slots]
 
 
-def plan_travel(world: ClosedWorld, shape: Shape, rng: random.Random) -> list[LogOperation]:
+def plan_travel(world: ClosedWorld, shape: StoryboardShape, rng: random.Random) -> list[LogOperation]:
     """Plan a trip: each day in three visits, between which other days are talked about.
 
     Raises:
@@ -172,7 +172,7 @@ def _interleaved(parts: Iterable[list[_Draft]], rng: random.Random) -> Iterable[
         left = [one for one in left if one]
 
 
-def plan_debate(world: ClosedWorld, shape: Shape, rng: random.Random) -> list[LogOperation]:
+def plan_debate(world: ClosedWorld, shape: StoryboardShape, rng: random.Random) -> list[LogOperation]:
     """Plan a debate: a few cases are open at a time, and speakers go from one to another.
 
     Raises:
@@ -198,7 +198,7 @@ def plan_debate(world: ClosedWorld, shape: Shape, rng: random.Random) -> list[Lo
     return log.operations
 
 
-def _case(side: str, names: Sequence[str], shape: Shape, rng: random.Random, world: ClosedWorld) -> list[_Draft]:
+def _case(side: str, names: Sequence[str], shape: StoryboardShape, rng: random.Random, world: ClosedWorld) -> list[_Draft]:
     """What is said about one case. No source serves it twice, so that a source has one figure in it."""
     other = CON if side == PRO else PRO
     fresh = iter(_sample(rng, names, 2 * shape.rounds + 4, "sources", world))

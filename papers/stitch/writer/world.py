@@ -28,7 +28,7 @@ class Slot(StrictModel):
     attributes: tuple[str, ...]
 
 
-class Topic(StrictModel):
+class Motion(StrictModel):
     """A motion."""
 
     motion: str
@@ -52,7 +52,7 @@ class Sentences(StrictModel):
     outlets: Words
     groups: Words
     slots: tuple[Slot, ...]
-    topics: tuple[Topic, ...]
+    topics: tuple[Motion, ...]
     aspects: Words
     methods: Words
     ordinals: Words

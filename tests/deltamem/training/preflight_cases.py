@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deltamem.config import validated
 from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.preflight import CHECKS, Context, Finding, run_checks
+from deltamem.training.preflight import CHECKS, Context, PreflightFinding, run_checks
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
@@ -59,7 +59,7 @@ def context(folder: Path, values: Mapping[str, Any]) -> Context:
     return Context(*changed(values), folder)
 
 
-def finding(name: str, findings: Mapping[str, Finding]) -> tuple[str, str]:
+def finding(name: str, findings: Mapping[str, PreflightFinding]) -> tuple[str, str]:
     """State and sentence of one check."""
     return findings[name].state.value, findings[name].found
 
