@@ -18,19 +18,17 @@ from typing import Any, Self, TextIO
 
 from anyio.from_thread import start_blocking_portal
 
-from deltamem import plugins
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
-from deltamem.bank.store import MemoryStore, Progress, SearcherKind, UserStore
+from deltamem.bank.store import MemoryStore, Progress, SearcherKind, UserStore, searcher_kind
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
 from deltamem.journal.jobs import Job
 from deltamem.journal.owner import OwnerJournal, Point, SessionKnownError, StaleJournalError
-from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of, memory_number
+from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
@@ -97,7 +95,7 @@ class MemoryManager:
             attempts=self.settings.attempts,
         )
         if searcher is None and self.settings.retrieval != "similarity":
-            searcher = plugins.load("searchers", self.settings.retrieval)
+            searcher = searcher_kind(self.settings.retrieval)
         self.searcher = None if searcher is None else searcher(self._owned, store.embedder, self.person_name, relabel=True)
         self._closes_store = False
 
@@ -245,14 +243,7 @@ class MemoryManager:
             FilterError: If the filters cannot be understood.
             DeltaMemError: If there is no such point, or `after` is no id of a memory.
         """
-        found = self.state(point).memories
-        if after is not None:
-            last = memory_number(self._owned.journal.memory_id(after))
-            if last is None:
-                raise DeltaMemError(f"{after!r} is not the id of a memory")
-            found = tuple(memory for memory in found if (memory_number(memory.id) or 0) > last)
-        holds = read_filter({} if filters is None else filters)
-        return [memory for memory in found if holds(memory.metadata)][:limit]
+        return self._owned.page(self.state(point), {} if filters is None else filters, after)[:limit]
 
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""

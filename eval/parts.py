@@ -10,7 +10,7 @@ from deltamem.embedding import Embedder
 from deltamem.llm import LLM
 from deltamem.prompts import Prompt
 from eval.answer import Answerer, ExtractiveAnswerer, Judge, LLMAnswerer, Sampler, load_prompt
-from eval.benchmark import Config, JudgeSpec
+from eval.benchmark import Benchmark, Config, JudgeSpec
 from eval.config import BenchmarkConfig, ModelSettings
 from eval.judge import LLMJudge
 from eval.models import Models
@@ -103,3 +103,14 @@ def make_judge(
 
 def _sampler(llm: LLM, settings: ModelSettings, config: BenchmarkConfig) -> Sampler:
     return Sampler(llm, settings.temperature, settings.max_tokens, config.seed, extra_body=settings.extra_body)
+
+
+def make_judges(benchmark: Benchmark[Config], prompts: Prompts, parts: GivenParts, models: Models) -> dict[str, Judge]:
+    """The judges by name, those of further runs as `name#2`."""
+    config, judges = benchmark.config, {}
+    specs = benchmark.judges(config)
+    for name, prompt in prompts.judges.items():
+        for run in range(config.judge.runs):
+            given = parts.judges[name] if parts.judges else make_judge(config, models, name, specs[name], prompt, run)
+            judges[f"{name}#{run + 1}" if run else name] = given
+    return judges

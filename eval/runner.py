@@ -16,15 +16,13 @@ from rich.console import Console
 from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError
 from deltamem.runs import run_tasks
-from eval.answer import Judge
 from eval.benchmark import Benchmark, Config
-from eval.compare.page import write_report
-from eval.compare.runs import load_runs
+from eval.compare.page import report_folders
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
 from eval.metrics import load_nltk
-from eval.models import Models, make_embedder, open_models
-from eval.parts import CONFIGURED, GivenParts, Prompts, load_prompts, make_answerer, make_judge
+from eval.models import make_embedder, open_models
+from eval.parts import CONFIGURED, GivenParts, Prompts, load_prompts, make_answerer, make_judges
 from eval.progress import ProgressBars
 from eval.records import (
     open_files,
@@ -81,7 +79,7 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     _print(console, [headline_line(summary)])
     tables = [table for made in benchmark.tables if (table := made(summary)) is not None]
     page = config.out / REPORT_FILE
-    write_report(load_runs([config.out]), page)
+    report_folders([config.out], page)
     lines = [
         *protocol_lines(summary),
         *benchmark.lines(summary),
@@ -144,7 +142,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
     async with open_models(config, without) as models, AsyncExitStack() as stack:
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, benchmark.extras())
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
-        judges = _make_judges(benchmark, prompts, parts, models)
+        judges = make_judges(benchmark, prompts, parts, models)
         manifest = RunManifest(config.out, run_config, mixed=config.mixed)
         timelines = benchmark.timelines(system)
         if taken is not None:
@@ -180,14 +178,3 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
             summary = await run.measured_summary()
     write_summary(config.out, summary)
     return summary
-
-
-def _make_judges(benchmark: Benchmark[Config], prompts: Prompts, parts: GivenParts, models: Models) -> dict[str, Judge]:
-    """The judges by name, those of further runs as `name#2`."""
-    config, judges = benchmark.config, {}
-    specs = benchmark.judges(config)
-    for name, prompt in prompts.judges.items():
-        for run in range(config.judge.runs):
-            given = parts.judges[name] if parts.judges else make_judge(config, models, name, specs[name], prompt, run)
-            judges[f"{name}#{run + 1}" if run else name] = given
-    return judges

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from house import House
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -48,3 +49,10 @@ def test_a_command_loads_only_what_it_needs(module: str, heavy: set[str]) -> Non
     script = f"import sys, {module}; print(sorted({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_figures_of_the_house() -> None:
+    house = House(ROOT)
+    assert house.circles == []
+    assert house.fan_out(15) == {}
+    assert len(house.repeated_classes) <= 5, house.repeated_classes

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from filelock import FileLock, Timeout
 
+from deltamem import plugins
 from deltamem.bank.base import Hit, MemoryBank, SnapshotBank, stale_ids
 from deltamem.dedup import KnownTexts
 from deltamem.edits import Add, Edit, take_edits
@@ -24,8 +25,8 @@ from deltamem.filters import read_filter
 from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal
-from deltamem.journal.records import Change, Entry, EntryKind, Erasure
-from deltamem.memory import MemoryState
+from deltamem.journal.records import Change, Entry, EntryKind, Erasure, memory_number
+from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Session
 
 if TYPE_CHECKING:
@@ -145,6 +146,17 @@ class UserStore:
             meeting = {memory.id for memory in bank.state.memories if holds(memory.metadata)}
             among = meeting if among is None else meeting & among
         return bank.search(vectors, k, among)
+
+    def page(self, state: MemoryState, filters: Mapping[str, object], after: str | None) -> list[Memory]:
+        """The memories of a state of this owner whose metadata meet the filters, behind an id if one is given."""
+        memories = state.memories
+        if after is not None:
+            last = memory_number(self.journal.memory_id(after))
+            if last is None:
+                raise DeltaMemError(f"{after!r} is not the id of a memory")
+            memories = tuple(memory for memory in memories if (memory_number(memory.id) or 0) > last)
+        holds = read_filter(filters)
+        return [memory for memory in memories if holds(memory.metadata)]
 
     def commit(
         self,
@@ -307,6 +319,16 @@ class SearcherKind(Protocol):
             relabel: Prepare all memories again if they were prepared in another way; else that is refused.
         """
         ...
+
+
+def searcher_kind(name: str) -> SearcherKind:
+    """The plug-in of this name.
+
+    Raises:
+        DeltaMemError: If there is none.
+    """
+    kind: SearcherKind = plugins.load("searchers", name)
+    return kind
 
 
 def _in_event_loop() -> bool:

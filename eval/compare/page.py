@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from deltamem.intervals import Interval
 from eval.compare.layout import ALL
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, load_runs, metric_label
 from eval.compare.tables import compare
 from eval.html import (
     BLUE,
@@ -48,6 +48,15 @@ def write_report(runs: Sequence[FinishedRun], out: Path) -> None:
         DeltaMemError: If it cannot be written.
     """
     write_page(out, render(runs))
+
+
+def report_folders(folders: Sequence[Path], out: Path) -> None:
+    """Write the page of the runs in some folders.
+
+    Raises:
+        DeltaMemError: If a run cannot be read, or the page not written.
+    """
+    write_report(load_runs(folders), out)
 
 
 def render(runs: Sequence[FinishedRun]) -> str:

@@ -19,14 +19,12 @@ from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
-from deltamem.prompts import load_prompt
 from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
-from deltamem.window import estimate_tokens
 from eval.config import BenchmarkConfig
 from eval.models import find_window
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, store_folder
-from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens
+from eval.systems.kinds import Calls, SystemContext, SystemKind, prompt_tokens, session_tokens
 
 
 class _Turns(StrictModel):
@@ -243,7 +241,7 @@ class DeltaMemKind(SystemKind):
     def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
         """Two searches and the operations; each call reads the session again, and what those before it wrote and found."""
         count, written, results = 3, 250, 400  # assumed; of a turn with its thinking, of a search
-        prompt = estimate_tokens(load_prompt(config.manager_settings().episode.system_prompt).text)
+        prompt = prompt_tokens(config.manager_settings().episode.system_prompt)
         later = count * (count - 1) / 2 * (written + results)
         yield Calls(count, count * (prompt + session_tokens(session)) + later, written)
 

@@ -13,6 +13,7 @@ from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.policy import EndpointPolicy
+from deltamem.prompts import load_prompt
 from deltamem.window import estimate_tokens
 from eval.config import BenchmarkConfig
 from eval.models import Models
@@ -155,6 +156,11 @@ def make_system(
         needs = "both base_url=<url> (or manager.base_url=<url>) and manager.model=<name>"
         raise DeltaMemError(f"system={config.system} needs a model: {needs}")
     return kind.make(SystemContext(config, folder, embedder, models, extras))
+
+
+def prompt_tokens(name: str) -> int:
+    """An estimate of the tokens of a prompt of the library."""
+    return estimate_tokens(load_prompt(name).text)
 
 
 def session_tokens(session: DialogueSession) -> int:
