@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,9 @@ def open_bank(
     folder: Path, state: MemoryState, embed: Callable[[Sequence[str]], Vectors]
 ) -> tuple[ChromaIndex, ReadableBank]:
     index = ChromaIndex.open(folder / f"index-{len(state)}")
-    bank = index.bank("owner", state, 1, changed_since=lambda _: (), embed=embed, embedder_name="benchmark", exact_up_to=0)
-    return index, bank
+    index.exact_up_to = 0
+    journal = SimpleNamespace(name="owner", head=1, state=lambda: state, changed_since=lambda _: frozenset())
+    return index, index.bank(journal, SimpleNamespace(name="benchmark", documents=embed))
 
 
 def measure_rebuild(folder: Path, rows: int) -> Figures:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from deltamem.embedding import Embedder, Vectors
+from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 
 
@@ -122,8 +122,7 @@ class _View(NamedTuple):
 class SnapshotBank:
     """An owner's memory state with the vectors of its texts.
 
-    `update` makes new arrays and never writes into the old ones, so any number of rollouts may share one instance, and
-    forks share their arrays until one of them is updated.
+    `update` makes new arrays and never writes into the old ones, so any number of rollouts may share one instance.
     """
 
     def __init__(self, owner: str, state: MemoryState, vectors: Vectors, position: int = 0) -> None:
@@ -137,11 +136,6 @@ class SnapshotBank:
         self.owner = owner
         self._view = _View(state, state.memories, vectors, position)
 
-    @classmethod
-    def build(cls, owner: str, state: MemoryState, embedder: Embedder) -> SnapshotBank:
-        """Embed the texts of a state and build the bank over it."""
-        return cls(owner, state, embedder.documents([memory.text for memory in state.memories]))
-
     @property
     def state(self) -> MemoryState:
         """The memories."""
@@ -151,10 +145,6 @@ class SnapshotBank:
     def position(self) -> int:
         """The journal position that the state stands for."""
         return self._view.position
-
-    def fork(self) -> SnapshotBank:
-        """A bank of its own over the same arrays; updating one does not show in the other."""
-        return SnapshotBank(self.owner, self._view.state, self._view.vectors, self._view.position)
 
     def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`. Exact."""
@@ -180,13 +170,11 @@ class SnapshotBank:
         row = {memory_id: index for index, memory_id in enumerate(old.state)}
         dim = next(iter(fresh.values())).size if fresh else old.vectors.shape[1]
         matrix = np.empty((len(state), dim), dtype=np.float32)
-        kept = [(index, row[memory_id]) for index, memory_id in enumerate(state) if memory_id not in fresh]
-        if kept:
-            targets, sources = zip(*kept, strict=True)
-            matrix[list(targets)] = old.vectors[list(sources)]
-        for index, memory_id in enumerate(state):
-            if memory_id in fresh:
-                matrix[index] = fresh[memory_id]
+        kept = np.array([memory_id not in fresh for memory_id in state], dtype=bool)
+        if kept.any():
+            matrix[kept] = old.vectors[[row[memory_id] for memory_id in state if memory_id not in fresh]]
+        if fresh:
+            matrix[~kept] = np.stack([fresh[memory_id] for memory_id in state if memory_id in fresh])
         self._view = _View(state, state.memories, matrix, position)
 
     def purge(self) -> None:
@@ -295,13 +283,8 @@ def ranked(hits: Iterable[Hit], state: MemoryState) -> list[Hit]:
     The hits come from different sums over the same numbers, so "equal" means: no further than rounding from the one before.
     """
     falling = sorted(hits, key=lambda hit: -hit.similarity)
-    if all(one.similarity - next_one.similarity > _ROUNDING for one, next_one in pairwise(falling)):
+    gaps = [one.similarity - following.similarity > _ROUNDING for one, following in pairwise(falling)]
+    if all(gaps):
         return falling
-    result: list[Hit] = []
-    tied: list[Hit] = []
-    for hit in falling:
-        if tied and tied[-1].similarity - hit.similarity > _ROUNDING:
-            result += sorted(tied, key=lambda one: state.place(one.memory.id))
-            tied = []
-        tied.append(hit)
-    return result + sorted(tied, key=lambda one: state.place(one.memory.id))
+    groups = zip(accumulate(gaps, initial=0), falling, strict=True)
+    return [hit for _, hit in sorted(groups, key=lambda pair: (pair[0], state.place(pair[1].memory.id)))]

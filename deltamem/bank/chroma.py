@@ -2,7 +2,8 @@
 
 A collection's metadata name the journal position and the texts that its vectors stand for. A write first takes the texts
 back, which marks the collection as incomplete, then writes, then names the new position. A collection that is incomplete or
-behind catches up with what the journal has changed since its position; any other that does not fit is built anew.
+behind catches up with what the journal has changed since its position; any other that does not fit is built anew. What is
+built anew, or rewritten to erase, is another collection until it is complete and takes the name of the old one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 import chromadb
@@ -27,15 +28,15 @@ from chromadb.errors import NotFoundError
 from deltamem.bank import chroma_files
 from deltamem.bank.base import Hit, OverlayBank, ReadableBank, SnapshotBank, ranked
 from deltamem.bank.chroma_files import BUILDING, POSITION, batches, client_settings, read_vectors
-from deltamem.embedding import Vectors
+from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError, StorageError
 from deltamem.memory import MemoryState
 
+if TYPE_CHECKING:
+    from deltamem.journal.owner import OwnerJournal
+
 logger = logging.getLogger(__name__)
 
-FLUSH_EVERY = 128
-EXACT_UP_TO = 5_000
-"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
 _EMBEDDER = "embedder"
 _TEXTS = "texts"  # Key of the digest of the memory texts that the vectors stand for; empty while a write is under way
 _NEXT = "-next"  # Ending of the name of a collection that will replace another
@@ -45,22 +46,11 @@ _SPARE = 16  # Hits asked for beyond k: so many memories tied at the cut-off are
 _FEW = 1_000  # So many memories, chosen by their ids, are read and compared one by one; HNSW may miss them among many others
 _EMBED_BATCH = 512
 
-Embed = Callable[[Sequence[str]], Vectors]
 Progress = Callable[[int, int], None]  # Called with the memories embedded so far, and all that have to be
 
 
 class IndexUnavailableError(StorageError):
     """Chroma did not do what it was asked; memories are safe in the journal."""
-
-
-def collection_name(owner: str, namespace: str = "") -> str:
-    """The name of an owner's collection: Chroma restricts names, and a hash does not reveal the owner.
-
-    Args:
-        owner: Whose collection.
-        namespace: Tells apart the owners of several stores that share one Chroma server.
-    """
-    return f"owner-{sha256(f'{namespace}/{owner}'.encode()).hexdigest()[:32]}"
 
 
 def _texts_digest(state: MemoryState) -> str:
@@ -74,16 +64,14 @@ class ChromaCollection:
     Not safe for writing and searching at once; see `ChromaBank`.
     """
 
-    def __init__(
-        self, owner: str, name: str, embedder_name: str, use: Callable[..., AbstractContextManager[chromadb.Collection]]
-    ) -> None:
-        """Describe an owner's collection that is empty and incomplete; `use` is `ChromaIndex.use` of its name."""
+    def __init__(self, owner: str, index: ChromaIndex, embedder_name: str) -> None:
+        """Describe an owner's collection that is empty and incomplete."""
         self.owner = owner
-        self.name = name
+        self.name = index.name_of(owner)
         self.embedder_name = embedder_name
         self.state = MemoryState()
         self.position = BUILDING
-        self._use = use
+        self._use = partial(index.use, self.name)
         self._torn = False  # whether a failed write may have changed rows
 
     def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
@@ -122,16 +110,13 @@ class ChromaCollection:
         return vectors[[row[memory_id] for memory_id in memory_ids]]
 
     def catch_up(
-        self,
-        state: MemoryState,
-        position: int,
-        changed_since: Callable[[int], Collection[str]],
-        embedded: Callable[[Sequence[str]], Mapping[str, Vectors]],
+        self, journal: OwnerJournal, state: MemoryState, embedded: Callable[[Sequence[str]], Mapping[str, Vectors]]
     ) -> frozenset[str] | None:
-        """Bring an existing collection in step with a state of the journal; `embedded` takes the ids of memories.
+        """Bring an existing collection in step with the present state of a journal; `embedded` takes the ids of memories.
 
         Returns the ids whose vectors were removed from it; None if it cannot be used.
         """
+        position = journal.head
         with self._use() as collection:
             metadata, count = dict(collection.metadata or {}), collection.count()
         stored = metadata.get(POSITION)
@@ -144,7 +129,7 @@ class ChromaCollection:
             return frozenset()
         with self._use() as collection:
             held = frozenset(collection.get(include=[])["ids"])
-        changed, removed = frozenset(changed_since(stored)), held - state.keys()
+        changed, removed = journal.changed_since(stored), held - state.keys()
         if not state.keys() - changed <= held or not removed <= changed:
             return None
         self.position = stored
@@ -175,11 +160,17 @@ class ChromaCollection:
         return {POSITION: position, _EMBEDDER: self.embedder_name, _TEXTS: "" if state is None else _texts_digest(state)}
 
 
-def _create(client: Client, name: str, embedder_name: str) -> chromadb.Collection:
-    """Make an empty collection that counts as incomplete."""
-    configuration = CreateCollectionConfiguration(hnsw=_HNSW)
-    metadata = {POSITION: BUILDING, _EMBEDDER: embedder_name}
-    return client.create_collection(name, metadata=metadata, configuration=configuration, embedding_function=None)
+def _embedded(state: MemoryState, embedder: Embedder, progress: Progress | None, ids: Sequence[str]) -> dict[str, Vectors]:
+    """The vectors of some memories of a state, by id."""
+    vectors: dict[str, Vectors] = {}
+    for batch in batches(ids, _EMBED_BATCH):
+        if progress is not None:
+            progress(len(vectors), len(ids))
+        rows = np.asarray(embedder.documents([state[memory_id].text for memory_id in batch]), dtype=np.float32)
+        vectors.update(zip(batch, rows, strict=True))
+    if progress is not None and ids:
+        progress(len(ids), len(ids))
+    return vectors
 
 
 class ChromaBank:
@@ -194,19 +185,15 @@ class ChromaBank:
     exactly, and in a fraction of the time that Chroma needs (`benchmarks/search.py`).
     """
 
-    def __init__(self, committed: ChromaCollection, erase: Callable[[], None], flush_every: int, exact_up_to: int) -> None:
-        """Begin with what Chroma holds; `erase` rewrites the collection without what was deleted from it.
-
-        See `ChromaIndex.bank` for the numbers.
-        """
+    def __init__(self, committed: ChromaCollection, index: ChromaIndex) -> None:
+        """Begin with what Chroma holds."""
         self.owner = committed.owner
         self._committed = committed
-        self._erase = erase
-        self._flush_every = self._flush_at = flush_every
-        self._exact_up_to = exact_up_to
+        self._index = index
+        self._flush_at = index.flush_every
         self._base: ReadableBank = committed
         state = committed.state
-        if len(state) <= exact_up_to:
+        if len(state) <= index.exact_up_to:
             vectors = committed.vectors(list(state)) if state else np.zeros((0, 0), dtype=np.float32)
             self._base = SnapshotBank(self.owner, state, vectors, committed.position)
         self._overlay = OverlayBank(self._base)
@@ -256,7 +243,7 @@ class ChromaBank:
             try:
                 self._flush()
             except IndexUnavailableError as error:
-                self._flush_at = self.pending + self._flush_every
+                self._flush_at = self.pending + self._index.flush_every
                 logger.warning("%d changes of an index stay in memory for now: %s", self.pending, error)
                 return False
             return True
@@ -273,7 +260,7 @@ class ChromaBank:
         """
         with self._lock:
             self._flush()
-            self._erase()
+            self._index.rewrite(self._committed)
 
     def close(self) -> None:
         """Let go of the memories and their vectors; every later call fails."""
@@ -295,53 +282,41 @@ class ChromaBank:
             return
         removed = [memory_id for memory_id in changes.hidden if memory_id not in changes.state]
         self._committed.write(changes.state, changes.position, changes.vectors, removed)
-        if isinstance(self._base, SnapshotBank) and len(changes.state) <= self._exact_up_to:
+        if isinstance(self._base, SnapshotBank) and len(changes.state) <= self._index.exact_up_to:
             self._base.update(changes.state, changes.vectors, changes.position)
         else:
             self._base = self._committed
         self._overlay = OverlayBank(self._base)
-        self._flush_at = self._flush_every
+        self._flush_at = self._index.flush_every
 
 
 class SharedLock:
     """Any number of threads share it, or one has it alone; who waits to be alone goes before new sharers. Not reentrant."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._entry = threading.Lock()  # held by who is alone or waits for it, and for a moment by who begins to share
+        self._left = threading.Condition()
         self._sharers = 0
-        self._alone = False
-        self._waiting = 0
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Share it."""
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._alone or self._waiting))
+        with self._entry, self._left:
             self._sharers += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._left:
                 self._sharers -= 1
-                self._changed.notify_all()
+                self._left.notify_all()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Have it alone."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not (self._alone or self._sharers))
-                self._alone = True
-            finally:  # an interrupted wait must not keep the others waiting
-                self._waiting -= 1
-                self._changed.notify_all()
-        try:
+        with self._entry:
+            with self._left:
+                self._left.wait_for(lambda: not self._sharers)
             yield
-        finally:
-            with self._changed:
-                self._alone = False
-                self._changed.notify_all()
 
 
 class IndexStatus(NamedTuple):
@@ -354,6 +329,12 @@ class IndexStatus(NamedTuple):
 
 class ChromaIndex:
     """One Chroma database; hands out the banks of owners."""
+
+    flush_every = 128
+    """When so many vectors are pending they are written to Chroma."""
+    exact_up_to = 5_000
+    """Up to so many memories a copy of the vectors in memory is searched, 7.5 MB with 384 numbers each. Beyond, Chroma is as
+    fast, and reading them would delay opening."""
 
     def __init__(self, connect: Callable[[], Client], place: str, folder: Path | None, namespace: str = "") -> None:
         """Connect with a client that `connect` makes; `place` is for messages. See `open`."""
@@ -369,7 +350,7 @@ class ChromaIndex:
         self._write_failed = False
 
     @classmethod
-    def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
+    def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> Self:
         """Open or create a database, checking the files of an embedded one.
 
         Args:
@@ -380,97 +361,98 @@ class ChromaIndex:
         Raises:
             DeltaMemError: If the server does not answer, or the folder cannot be used.
         """
-        if path is not None:
-            return _open_folder(cls, path)
-        return _open_url(cls, url or "", namespace)
+        if path is None:
+            connect = _server(url or "")
+            try:
+                return cls(connect, url or "", None, namespace)
+            except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
+                raise StorageError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error
 
-    def bank(
-        self,
-        owner: str,
-        state: MemoryState,
-        position: int,
-        *,
-        changed_since: Callable[[int], Collection[str]],
-        embed: Embed,
-        embedder_name: str,
-        progress: Progress | None = None,
-        flush_every: int = FLUSH_EVERY,
-        exact_up_to: int = EXACT_UP_TO,
-    ) -> ChromaBank:
-        """The bank of an owner, brought in step with the journal.
+        def client() -> Client:
+            return cast(Client, chromadb.PersistentClient(str(path), settings=client_settings()))
+
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            sound = chroma_files.is_sound(path)
+            (path / chroma_files.CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)  # before anything is written
+            if sound:
+                try:
+                    return cls(client, str(path), path)
+                except Exception as error:  # as above
+                    logger.warning("%s: the index cannot be used: %s", path, error)
+            logger.warning("%s: the index is damaged and is rebuilt", path)
+            shutil.rmtree(path)
+            path.mkdir(parents=True)
+            return cls(client, str(path), path)
+        except OSError as error:
+            raise StorageError(f"{path}: the index cannot be opened ({error})") from error
+
+    def bank(self, journal: OwnerJournal, embedder: Embedder, progress: Progress | None = None) -> ChromaBank:
+        """The bank of an owner, brought in step with the owner's journal.
 
         Args:
-            owner: Whose memories these are.
-            state: The state according to the journal.
-            position: The journal position that it stands for.
-            changed_since: The ids of memories that the journal changed, or removed, after a position.
-            embed: Embeds memory texts; called only for what is missing in the index.
-            embedder_name: Vectors of another embedder are not used.
+            journal: The journal, which nobody writes meanwhile.
+            embedder: Embeds memory texts that are missing in the index. Vectors of another embedder are not used.
             progress: Called while memories are embedded.
-            flush_every: Write to Chroma when so many vectors are pending.
-            exact_up_to: Up to so many memories, search a copy of the vectors in memory.
 
         Raises:
             ValueError: If the bank is open already.
             IndexUnavailableError: If Chroma fails.
         """
-        if owner in self._banks:
+        if journal.name in self._banks:
             raise ValueError("the bank of this owner is open already")
-
-        def embedded(ids: Sequence[str]) -> dict[str, Vectors]:
-            vectors: dict[str, Vectors] = {}
-            for batch in batches(ids, _EMBED_BATCH):
-                if progress is not None:
-                    progress(len(vectors), len(ids))
-                rows = np.asarray(embed([state[memory_id].text for memory_id in batch]), dtype=np.float32)
-                vectors.update(zip(batch, rows, strict=True))
-            if progress is not None and ids:
-                progress(len(ids), len(ids))
-            return vectors
-
+        state = journal.state()
+        embedded = partial(_embedded, state, embedder, progress)
         if self._write_failed:  # a client that met a full disk may wait for ever in a later write
             self._reconnect()
             self._write_failed = False
-        name = collection_name(owner, self._namespace)
-        committed = ChromaCollection(owner, name, embedder_name, partial(self.use, name))
+        committed = ChromaCollection(journal.name, self, embedder.name)
         removed: frozenset[str] | None = None
         try:
             held = self.collections()
-            if name + _NEXT in held:  # its writing was interrupted
-                self._delete(name + _NEXT)
-            if name in held:
-                removed = committed.catch_up(state, position, changed_since, embedded)
+            if committed.name + _NEXT in held:  # its writing was interrupted
+                with self._session(writing=True) as client:
+                    self._delete(client, committed.name + _NEXT)
+            if committed.name in held:
+                removed = committed.catch_up(journal, state, embedded)
         except IndexUnavailableError as error:
             logger.warning("%s: a collection cannot be read and is rebuilt: %s", self._place, error)
         if removed is None:
             vectors = embedded(list(state))  # first: a missing embedder must not cost the existing index
-            self._delete(name)
-            with self._session(writing=True) as client:
-                _create(client, name, embedder_name)
-            committed = ChromaCollection(owner, name, embedder_name, partial(self.use, name))
-            committed.write(state, position, vectors, ())
+            committed = ChromaCollection(journal.name, self, embedder.name)
+            committed.state, committed.position = state, journal.head
+            self._replace(committed, vectors)
         elif removed:
             # They may have been forgotten, and the process ended before their vectors were erased.
-            self._rewrite(committed)
-        bank = ChromaBank(committed, partial(self._rewrite, committed), flush_every, exact_up_to)
-        self._banks[owner] = bank
+            self.rewrite(committed)
+        bank = self._banks[journal.name] = ChromaBank(committed, self)
         return bank
 
     def status(self, owner: str) -> IndexStatus | None:
         """What the index holds of an owner, without repairing it; None if nothing."""
-        name = collection_name(owner, self._namespace)
+        name = self.name_of(owner)
         if name not in self.collections():
             return None
-        with self._session() as client:
-            collection = client.get_collection(name, embedding_function=None)
+        with self.use(name) as collection:
             metadata, count = collection.metadata or {}, collection.count()
         position = metadata.get(POSITION)
         return IndexStatus(position if isinstance(position, int) else BUILDING, str(metadata.get(_EMBEDDER, "")), count)
 
+    def name_of(self, owner: str) -> str:
+        """The name of an owner's collection: Chroma restricts names, and a hash does not reveal the owner."""
+        return f"owner-{sha256(f'{self._namespace}/{owner}'.encode()).hexdigest()[:32]}"
+
     def collections(self) -> list[str]:
-        """The names of all collections in the database, see `collection_name`."""
+        """The names of all collections in the database, see `name_of`."""
         with self._session() as client:
             return sorted(collection.name for collection in client.list_collections())
+
+    def rewrite(self, committed: ChromaCollection) -> None:
+        """Write the vectors of a collection's memories into a new one, and erase the old one."""
+        with self.use(committed.name) as collection:
+            ids, vectors = read_vectors(collection, list(committed.state))
+        self._replace(committed, dict(zip(ids, vectors, strict=True)))
+        self._erase_remains()
 
     def drop(self, owner: str) -> None:
         """Erase everything about an owner from the index; on a server, delete the collection.
@@ -481,8 +463,9 @@ class ChromaIndex:
         """
         if (bank := self._banks.pop(owner, None)) is not None:
             bank.close()
-        name = collection_name(owner, self._namespace)
-        self._delete(name, name + _NEXT)
+        name = self.name_of(owner)
+        with self._session(writing=True) as client:
+            self._delete(client, name, name + _NEXT)
         self._erase_remains()
 
     def close(self) -> None:
@@ -502,11 +485,7 @@ class ChromaIndex:
 
     @contextmanager
     def use(self, name: str, *, writing: bool = False) -> Iterator[chromadb.Collection]:
-        """Work with a collection.
-
-        Args:
-            name: Its name.
-            writing: Whether it is going to be changed; a failure then makes the next opening of a bank renew the client.
+        """Work with a collection, which is going to be changed if `writing`.
 
         Raises:
             IndexUnavailableError: In place of whatever Chroma raises.
@@ -523,32 +502,28 @@ class ChromaIndex:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
             try:
                 yield self._client
-            except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
-                self._write_failed |= writing
+            except Exception as error:  # as in `open`
+                self._write_failed |= writing  # the next opening of a bank then renews the client
                 reason = str(error) or type(error).__name__
                 raise IndexUnavailableError(f"{self._place}: the vector index failed: {reason}") from error
 
-    def _rewrite(self, committed: ChromaCollection) -> None:
-        """Write the vectors of a collection's memories into a new one, and erase the old one."""
-        following = committed.name + _NEXT
-        self._delete(following)
+    def _replace(self, committed: ChromaCollection, vectors: Mapping[str, Vectors]) -> None:
+        """Put a new collection with these vectors in the place of one, or of none. It has its name once it is complete."""
+        name, following = committed.name, committed.name + _NEXT
         with self._session(writing=True) as client:
-            current = client.get_collection(committed.name, embedding_function=None)
-            ids, vectors = read_vectors(current, list(committed.state))
-            copy = _create(client, following, committed.embedder_name)
-            for rows in batches(range(len(ids))):
-                copy.upsert(ids=[ids[row] for row in rows], embeddings=vectors[rows])
-            self._collections.pop(committed.name, None)
-            client.delete_collection(committed.name)
-            copy.modify(name=committed.name, metadata=committed.metadata(committed.position, committed.state))
-        self._erase_remains()
+            self._delete(client, following)
+            configuration = CreateCollectionConfiguration(hnsw=_HNSW)
+            copy = client.create_collection(following, configuration=configuration, embedding_function=None)
+            for ids in batches(list(vectors)):
+                copy.upsert(ids=ids, embeddings=np.stack([vectors[memory_id] for memory_id in ids]))
+            self._delete(client, name)
+            copy.modify(name=name, metadata=committed.metadata(committed.position, committed.state))
 
-    def _delete(self, *names: str) -> None:
-        with self._session(writing=True) as client:
-            for name in names:
-                self._collections.pop(name, None)
-                with suppress(NotFoundError):
-                    client.delete_collection(name)
+    def _delete(self, client: Client, *names: str) -> None:
+        for name in names:
+            self._collections.pop(name, None)
+            with suppress(NotFoundError):
+                client.delete_collection(name)
 
     def _erase_remains(self) -> None:
         if (folder := self._folder) is not None:
@@ -567,32 +542,12 @@ class ChromaIndex:
             finally:
                 try:
                     self._client = self._connect()
-                except Exception as error:  # as in `_session`
+                except Exception as error:  # as in `open`
                     raise IndexUnavailableError(f"{self._place}: the vector index failed: {error}") from error
 
 
-def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
-    def connect() -> Client:
-        return cast(Client, chromadb.PersistentClient(str(folder), settings=client_settings()))
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sound = chroma_files.is_sound(folder)
-        (folder / chroma_files.CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)  # before anything is written
-        if sound:
-            try:
-                return index(connect, str(folder), folder)
-            except Exception as error:  # Chroma's migrations and native code have no common exception
-                logger.warning("%s: the index cannot be used: %s", folder, error)
-        logger.warning("%s: the index is damaged and is rebuilt", folder)
-        shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        return index(connect, str(folder), folder)
-    except OSError as error:
-        raise StorageError(f"{folder}: the index cannot be opened ({error})") from error
-
-
-def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex:
+def _server(url: str) -> Callable[[], Client]:
+    """What makes a client of a Chroma server."""
     try:
         parts = urlsplit(url)
         host, port, secure = parts.hostname or "", parts.port, parts.scheme == "https"
@@ -600,12 +555,5 @@ def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex
         host = ""
     if not host or parts.scheme not in ("http", "https"):
         raise DeltaMemError(f"{url!r} is not the address of a Chroma server, expected something like http://localhost:8000")
-
-    def connect() -> Client:
-        port_of = port or (443 if secure else 80)
-        return cast(Client, chromadb.HttpClient(host, port=port_of, ssl=secure, settings=client_settings()))
-
-    try:
-        return index(connect, url, None, namespace)
-    except Exception as error:  # as above
-        raise StorageError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error
+    port_of = port or (443 if secure else 80)
+    return lambda: cast(Client, chromadb.HttpClient(host, port=port_of, ssl=secure, settings=client_settings()))

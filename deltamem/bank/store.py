@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -451,22 +452,14 @@ class MemoryStore:
 
     def _open_bank(self, owner: str) -> UserStore:
         journal = self.journal.owner(owner)
-        state, position = journal.state(), journal.head
         bank: MemoryBank
         if self._index is None:
+            state = journal.state()
             vectors = self.embedder.documents([memory.text for memory in state.memories])
-            bank = SnapshotBank(owner, state, vectors, position)
+            bank = SnapshotBank(owner, state, vectors, journal.head)
         else:
-            progress = self._progress
-            bank = self._index.bank(
-                owner,
-                state,
-                position,
-                changed_since=journal.changed_since,
-                embed=self.embedder.documents,
-                embedder_name=self.embedder.name,
-                progress=None if progress is None else lambda done, total: progress(owner, done, total),
-            )
+            progress = None if self._progress is None else partial(self._progress, owner)
+            bank = self._index.bank(journal, self.embedder, progress)
         return UserStore(journal, bank, self.embedder.documents)
 
 

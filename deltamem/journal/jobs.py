@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -22,35 +22,27 @@ from deltamem.sqlite import Database, insert_row
 class JobState(StrEnum):
     """How far a job is."""
 
-    QUEUED = "queued"
-    """Waits for its turn, or for `Job.retry_at`."""
+    QUEUED = "queued"  # Waits for its turn, or for `Job.retry_at`
     RUNNING = "running"
-    DONE = "done"
-    """The session is in the journal."""
-    FAILED = "failed"
-    """It would fail again; it is kept, and giving the session again tries it again."""
+    DONE = "done"  # The session is in the journal
+    FAILED = "failed"  # It would fail again; it is kept, and giving the session again tries it again
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One session of one owner."""
 
-    id: str
-    """Random; known within its owner."""
+    id: str  # Random; known within its owner
     owner: str
     session_id: str
     state: JobState
-    attempts: int
-    """How often it was begun."""
-    created_at: datetime
-    """In UTC, as all times here."""
+    attempts: int  # How often it was begun
+    created_at: datetime  # In UTC, as all times here
     updated_at: datetime
-    retry_at: datetime | None
-    """Not begun again before."""
+    retry_at: datetime | None  # Not begun again before
     last_error: str | None
     """Why the last attempt came to nothing; erased with each memory that is forgotten, because it may quote anything."""
-    position: int | None
-    """The session's journal entry."""
+    position: int | None  # The session's journal entry
 
 
 class JobConflictError(ConflictError):
@@ -62,18 +54,9 @@ _ERASED = "(erased)"
 
 
 def _job(row: sqlite3.Row) -> Job:
-    return Job(
-        id=row["id"],
-        owner=row["owner"],
-        session_id=row["session_id"],
-        state=JobState(row["state"]),
-        attempts=row["attempts"],
-        created_at=time_at(row["created_at"]),
-        updated_at=time_at(row["updated_at"]),
-        retry_at=None if row["retry_at"] is None else time_at(row["retry_at"]),
-        last_error=row["last_error"],
-        position=row["position"],
-    )
+    values = {one.name: row[one.name] for one in fields(Job)}
+    times = {name: time_at(values[name]) for name in ("created_at", "updated_at", "retry_at") if values[name] is not None}
+    return Job(**values | times | {"state": JobState(row["state"])})
 
 
 def _standing(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> tuple[Any, Any]:
@@ -169,12 +152,8 @@ def scrub(
 ) -> None:
     """Erase from an owner's jobs what a forgotten memory came from, and what repeats it.
 
-    Args:
-        connection: The journal.
-        owner_id: The owner.
-        sources: By the ids of the sessions that shaped it, the numbers (from 1) of the turns. Such a session may wait again
-            because it was rolled back; its metadata is erased too.
-        forgotten: What the turns of all sessions are searched for.
+    `sources` are by the ids of the sessions that shaped it the numbers (from 1) of the turns. Such a session may wait again
+    because it was rolled back; its metadata is erased too.
     """
     connection.execute("UPDATE jobs SET last_error = ? WHERE owner_id = ? AND last_error IS NOT NULL", (_ERASED, owner_id))
     query = "SELECT id, session_id, body FROM jobs WHERE owner_id = ? AND body IS NOT NULL"

@@ -25,7 +25,6 @@ from deltamem.journal.records import (
     Origin,
     changes_between,
     digest_of,
-    lineage,
     memory_number,
     problems_of,
     shape_problem,
@@ -230,15 +229,15 @@ class OwnerJournal:
         Unlike an id, which may be given away again after a rollback, a UUID always means the same memory: through
         updates, retraction, rollback and its undoing, export and import. It is known within its owner only.
         """
-        with self._database.read() as connection:
-            owner_id = self._owner_id(connection)
-            return rows.uuids(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+        return {memory_id: UUID(row["uuid"]) for memory_id, row in self._additions(point).items()}
 
     def added(self, point: Point = None) -> dict[str, datetime]:
         """By id, the times that the memories had when they were added; of the same memories as `uuids`."""
+        return {memory_id: datetime.fromisoformat(row["after_time"]) for memory_id, row in self._additions(point).items()}
+
+    def _additions(self, point: Point) -> dict[str, sqlite3.Row]:
         with self._database.read() as connection:
-            owner_id = self._owner_id(connection)
-            return rows.added(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+            return rows.additions(connection, self._owner_id(connection), self.resolve(point))
 
     def memory_id(self, given: str) -> str:
         """The id of a memory that is given by its UUID; anything else as it is.
@@ -557,5 +556,5 @@ class OwnerJournal:
         owner_id = rows.create_owner(connection, self.name)
         rows.insert(connection, owner_id, entry)
         if entry.restored is not None:
-            rows.mark_effective(connection, owner_id, lineage(entry.position, rows.restored(connection, owner_id)))
+            rows.mark_effective(connection, owner_id, entry.position)
         return owner_id

@@ -6,11 +6,13 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import Any
 from uuid import UUID, uuid4, uuid5
 
-from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Forgotten, memory_number
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Forgotten, lineage, memory_number
 from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
 from deltamem.sessions import Turn
 from deltamem.sqlite import FileKind, insert_row
@@ -59,21 +61,13 @@ def namespace(connection: sqlite3.Connection, owner_id: int | None) -> str:
 def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
     """Write an entry as it is, marks and all."""
     time = entry.session_time
-    row = {
+    plain = {one.name: getattr(entry, one.name) for one in fields(entry) if one.name != "changes"}
+    row = plain | {
         "owner_id": owner_id,
-        "position": entry.position,
-        "kind": entry.kind,
         "recorded_at": entry.recorded_at.isoformat(),
-        "session_id": entry.session_id,
         "session_time": None if time is None else time.isoformat(),
         "session_utc": None if time is None else microseconds(time),
-        "session_digest": entry.session_digest,
-        "model": entry.model,
-        "prompt_hash": entry.prompt_hash,
         "violations": json.dumps(dict(entry.violations), ensure_ascii=False),
-        "restored": entry.restored,
-        "undone": entry.undone,
-        "actor": entry.actor,
     }
     insert_row(connection, "entries", row)
     # Only what a session or an edit replaced is an earlier version: a rollback replaces texts that never should have been.
@@ -148,21 +142,15 @@ def _by_position(changes: Iterable[sqlite3.Row]) -> dict[int, tuple[Change, ...]
 
 
 def _entry(row: sqlite3.Row, changes: tuple[Change, ...]) -> Entry:
-    return Entry(
-        position=row["position"],
-        kind=EntryKind(row["kind"]),
-        recorded_at=datetime.fromisoformat(row["recorded_at"]),
-        changes=changes,
-        session_id=row["session_id"],
-        session_time=None if row["session_time"] is None else datetime.fromisoformat(row["session_time"]),
-        model=row["model"],
-        prompt_hash=row["prompt_hash"],
-        violations=json.loads(row["violations"]),
-        restored=row["restored"],
-        undone=bool(row["undone"]),
-        session_digest=row["session_digest"],
-        actor=row["actor"],
-    )
+    plain = {one.name: row[one.name] for one in fields(Entry) if one.name != "changes"}
+    read: dict[str, Any] = {
+        "kind": EntryKind(row["kind"]),
+        "recorded_at": datetime.fromisoformat(row["recorded_at"]),
+        "session_time": None if row["session_time"] is None else datetime.fromisoformat(row["session_time"]),
+        "violations": json.loads(row["violations"]),
+        "undone": bool(row["undone"]),
+    }
+    return Entry(**plain | read, changes=changes)
 
 
 def _change(row: sqlite3.Row) -> Change:
@@ -198,21 +186,12 @@ def current(connection: sqlite3.Connection, owner_id: int | None, memory_ids: Co
     return {memory.id: memory for row in newest if row is not None and (memory := _side(row, "after")) is not None}
 
 
-def uuids(connection: sqlite3.Connection, owner_id: int | None, effective: Sequence[range]) -> dict[str, UUID]:
-    """The UUIDs of the memories that the entries of some ranges made, by id."""
-    return {f"m{row['memory_number']}": UUID(row["uuid"]) for row in _added(connection, owner_id, effective)}
-
-
-def added(connection: sqlite3.Connection, owner_id: int | None, effective: Sequence[range]) -> dict[str, datetime]:
-    """The first times of the memories that the entries of some ranges made, by id."""
-    found = _added(connection, owner_id, effective)
-    return {f"m{row['memory_number']}": datetime.fromisoformat(row["after_time"]) for row in found}
-
-
-def _added(connection: sqlite3.Connection, owner_id: int | None, effective: Sequence[range]) -> Iterable[sqlite3.Row]:
+def additions(connection: sqlite3.Connection, owner_id: int | None, head: int) -> dict[str, sqlite3.Row]:
+    """By id, the changes that made the memories that the state at a position descends from."""
     query = "SELECT * FROM changes WHERE owner_id = ? AND position >= ? AND position < ? AND uuid IS NOT NULL ORDER BY seq"
-    for positions in effective:
-        yield from connection.execute(query, (owner_id, positions.start, positions.stop))
+    ranges = lineage(head, restored(connection, owner_id))
+    found = (row for one in ranges for row in connection.execute(query, (owner_id, one.start, one.stop)))
+    return {f"m{row['memory_number']}": row for row in found}
 
 
 def number_of(connection: sqlite3.Connection, owner_id: int | None, uuid: str) -> int | None:
@@ -231,8 +210,9 @@ def restored(connection: sqlite3.Connection, owner_id: int | None) -> dict[int, 
     return dict(connection.execute(query, (owner_id,)).fetchall())
 
 
-def mark_effective(connection: sqlite3.Connection, owner_id: int, effective: Sequence[range]) -> None:
-    """Mark the entries of some ranges (ascending) as effective and all others as undone."""
+def mark_effective(connection: sqlite3.Connection, owner_id: int, head: int) -> None:
+    """Mark the entries that the state at a position descends from as effective and all others as undone."""
+    effective = lineage(head, restored(connection, owner_id))
     update = "UPDATE entries SET undone = ? WHERE owner_id = ? AND position >= ? AND position < ? AND undone <> ?"
     starts = [0, *(positions.stop for positions in effective)]
     stops = [positions.start for positions in effective]

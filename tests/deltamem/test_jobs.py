@@ -15,7 +15,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.ingest import Outcome, Transition
 from deltamem.jobs import UNREADABLE, Worker, WorkerSettings, may_pass
-from deltamem.journal.jobs import Job, JobConflictError, JobQueue, JobState
+from deltamem.journal.jobs import Job, JobConflictError, JobState
 from deltamem.llm import retry_after
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
@@ -160,16 +160,6 @@ async def test_a_long_reading_keeps_its_lease() -> None:
             gate.open.set()
             await until(lambda: store.journal.owner("ann").head == 1)
         assert store.journal.owner("ann").jobs()[0].state is JobState.DONE
-
-
-async def test_a_job_ends_with_its_entry_and_not_by_a_write_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    finished: list[Job] = []
-    monkeypatch.setattr(JobQueue, "finish", lambda _, job, position: finished.append(job))
-    with MemoryStore.in_memory(WordEmbedder()) as store:
-        of = managers(store, RulePolicy())
-        async with Worker(store.journal.queue, of, QUICK) as worker:
-            assert isinstance(await worker.ingest(a_session("ann", 1), wait=LONG), Transition)
-        assert [job.state for job in of("ann").journal.jobs()] == [JobState.DONE] and not finished
 
 
 async def test_two_workers_apply_each_session_once() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -15,7 +14,7 @@ from deltamem.edits import Add
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.ingest import Outcome
-from deltamem.journal.records import ChangeEvent, EntryKind
+from deltamem.journal.records import ChangeEvent
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.memory import MemoryState
 from deltamem.policy import Completion, Policy
@@ -159,26 +158,6 @@ async def test_text_recalled_from_memory_is_not_stored_again() -> None:
     assert "already stored: Ann's city is Denver." in echo.asked[0][1]["content"]
 
 
-async def test_rollback_then_the_same_sessions_give_the_same_state_and_search() -> None:
-    memory = manager()
-    days = [["My city is Boston.", "My dog is Rex."], ["My city is Denver."], ["My cat is Tom.", "My dog is Max."]]
-    for day, facts in enumerate(days):
-        await memory.ingest(said(memory, f"s{day}", *facts, day=day))
-    state, hits = memory.state(), await memory.search("Ann's city", 3)
-    entry = await memory.rollback("s0")
-    assert entry.kind is EntryKind.ROLLBACK
-    assert texts(memory.state()) == {"m1": "Ann's city is Boston.", "m2": "Ann's dog is Rex."}
-    assert [hit.memory.text for hit in await memory.search("Ann's city is Denver", 1)] == ["Ann's city is Boston."]
-    for day, facts in enumerate(days):
-        done = await memory.ingest(said(memory, f"s{day}", *facts, day=day))
-        assert done.outcome is (Outcome.APPLIED if day else Outcome.KNOWN)
-    assert memory.state() == state and await memory.search("Ann's city", 3) == hits
-    await memory.rollback(0)
-    assert not memory.state()
-    await memory.rollback(3)
-    assert memory.state() == state and await memory.search("Ann's city", 3) == hits
-
-
 async def test_forgetting_erases_one_memory_and_then_everything() -> None:
     memory = manager()
     await memory.ingest(said(memory, "s1", "My city is Boston.", "My dog is Rex."))
@@ -198,22 +177,6 @@ async def test_forgetting_erases_one_memory_and_then_everything() -> None:
         await memory.ingest(said(memory, "s9", "My cat is Tom."))
     fresh = MemoryManager(memory._store, "ann", RulePolicy())
     assert not fresh.state() and not await fresh.search("city") and memory._store.owners() == []
-
-
-async def test_export_and_import_give_the_same_state_history_and_search() -> None:
-    memory = manager()
-    await memory.ingest(said(memory, "s1", "My city is Boston.", "My dog is Rex."))
-    await memory.ingest(said(memory, "s2", "My city is Denver.", day=1))
-    stream = io.StringIO()
-    memory.export(stream)
-    assert json.loads(stream.getvalue().partition("\n")[0])["owner"] == "ann"
-    copy = manager()
-    stream.seek(0)
-    await copy.import_from(stream)
-    assert copy.state() == memory.state()
-    assert await copy.search("where is Ann's city", 2) == await memory.search("where is Ann's city", 2)
-    assert copy.blame("m1") == memory.blame("m1")
-    assert (await copy.ingest(said(copy, "s2", "My city is Denver.", day=1))).outcome is Outcome.KNOWN
 
 
 async def test_bad_sessions_and_points_are_refused() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from deltamem.errors import DeltaMemError
 from deltamem.sqlite import Database, FileKind
 
 NOTES = FileKind("a file of notes", 7, 3, "CREATE TABLE notes (text TEXT NOT NULL);\nCREATE INDEX texts ON notes (text);\n")
@@ -62,15 +61,3 @@ def test_files_from_before_there_were_marks_are_opened_and_purged(tmp_path: Path
         connection.execute("DELETE FROM notes")
         database.purge_after()
     assert not holds(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [("application_id = 8", "of another application, expected a file of notes"), ("user_version = 4", "this one reads 3")],
-)
-def test_other_kinds_and_versions_are_refused_in_a_sentence(tmp_path: Path, change: str, sentence: str) -> None:
-    Database.open(tmp_path / "notes", NOTES).close()
-    with closing(sqlite3.connect(tmp_path / "notes")) as connection:
-        connection.execute(f"PRAGMA {change}")
-    with pytest.raises(DeltaMemError, match=sentence):
-        Database.open(tmp_path / "notes", NOTES)

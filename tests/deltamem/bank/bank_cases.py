@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from lazy_module import Lazy
 
-from deltamem.bank.base import Hit, MemoryBank
+from deltamem.bank.base import Hit, MemoryBank, SnapshotBank
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 
@@ -21,11 +22,10 @@ DIM = 24
 
 
 class HashEmbedder:
-    """A unit vector for every text, always the same; counts what it embeds."""
+    """A unit vector for every text, always the same; keeps what it embeds."""
 
-    name = "hash"
-
-    def __init__(self) -> None:
+    def __init__(self, name: str = "hash") -> None:
+        self.name = name
         self.embedded: list[str] = []
 
     def documents(self, texts: Sequence[str]) -> Vectors:
@@ -55,19 +55,25 @@ def lettered(numbers: Sequence[int]) -> dict[int, str]:
     return {number: f"{'abcdefgh'[number % 8]} {number}" for number in numbers}
 
 
+def snapshot_of(state: MemoryState, owner: str = "p1") -> SnapshotBank:
+    return SnapshotBank(owner, state, vectors_of([memory.text for memory in state.memories]))
+
+
 def open_bank(
     index: chroma.ChromaIndex,
     owner: str,
     state: MemoryState,
     position: int = 1,
     *changed: str,
-    embed: Callable[[Sequence[str]], Vectors] = vectors_of,
-    embedder_name: str = "hash",
-    **options: Any,
+    embedder: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+    **numbers: int,
 ) -> chroma.ChromaBank:
-    """The owner's bank; `changed` are the memories that changed since the index was written."""
-    since = {"changed_since": lambda position: changed, "embed": embed, "embedder_name": embedder_name}
-    return index.bank(owner, state, position, **since, **options)
+    """The owner's bank; `changed` are the memories that changed since the index was written, the numbers are the index's."""
+    for name, number in numbers.items():
+        setattr(index, name, number)
+    journal = SimpleNamespace(name=owner, head=position, state=lambda: state, changed_since=lambda _: frozenset(changed))
+    return index.bank(journal, embedder or HashEmbedder(), progress)
 
 
 def needed(bank: MemoryBank, state: MemoryState) -> dict[str, Vectors]:

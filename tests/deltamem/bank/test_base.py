@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bank_cases import HashEmbedder, check_ranking, ids, lettered, move, next_texts, oracle, state_of, vectors_of
+from bank_cases import check_ranking, ids, lettered, move, next_texts, oracle, snapshot_of, state_of, vectors_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,23 +42,11 @@ def test_selecting_before_sorting_gives_what_sorting_gives(rows: int, k: int, va
     np.testing.assert_array_equal(best_rows(similarity, k), np.argsort(-similarity, kind="stable")[:k])
 
 
-def test_a_fork_and_its_origin_do_not_change_each_other() -> None:
-    origin = SnapshotBank.build("p1", state_of(lettered(range(1, 20))), HashEmbedder())
-    fork, queries = origin.fork(), vectors_of(["a query", "b query"])
-    before = origin.vectors(list(origin.state))
-    move(fork, {**lettered(range(3, 25)), 4: "a changed"}, 7)
-    move(origin, lettered(range(1, 15)), 2)
-    assert ids(fork.search(queries, 9)) == oracle(fork.state, queries, 9)
-    assert ids(origin.search(queries, 9)) == oracle(origin.state, queries, 9)
-    assert (origin.position, fork.position) == (2, 7)
-    np.testing.assert_array_equal(before[:14], origin.vectors(list(origin.state)))
-
-
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
 
 
 def test_many_overlays_share_a_base_that_stays_as_it_is() -> None:
-    base = SnapshotBank.build("p1", state_of(lettered(range(1, 60))), HashEmbedder())
+    base = snapshot_of(state_of(lettered(range(1, 60))))
     before = base.search(QUERIES, 10)
     overlays = [OverlayBank(base) for _ in range(5)]
     for number, overlay in enumerate(overlays):
@@ -72,7 +60,7 @@ def test_many_overlays_share_a_base_that_stays_as_it_is() -> None:
 
 
 def test_an_overlay_lies_over_an_overlay() -> None:
-    lower = OverlayBank(SnapshotBank.build("p1", state_of(lettered(range(1, 30))), HashEmbedder()))
+    lower = OverlayBank(snapshot_of(state_of(lettered(range(1, 30)))))
     move(lower, lettered(range(10, 40)), 1)
     upper = OverlayBank(lower)
     move(upper, lettered(range(20, 50)) | {21: "a changed"}, 2)
@@ -81,7 +69,7 @@ def test_an_overlay_lies_over_an_overlay() -> None:
 
 
 def test_a_text_that_changes_and_changes_back_is_searched_as_it_stands() -> None:
-    bank = OverlayBank(SnapshotBank.build("p1", state_of({1: "a one", 2: "b two"}), HashEmbedder()))
+    bank = OverlayBank(snapshot_of(state_of({1: "a one", 2: "b two"})))
     move(bank, {1: "h other", 2: "b two"}, 1)
     move(bank, {1: "a one", 2: "b two"}, 2)
     assert ids(bank.search(vectors_of(["a one", "h other"]), 2)) == oracle(bank.state, vectors_of(["a one", "h other"]), 2)
@@ -92,8 +80,8 @@ def test_a_text_that_changes_and_changes_back_is_searched_as_it_stands() -> None
 def test_overlay_and_snapshot_agree_with_plain_sorting_after_any_updates(seed: int, k: int) -> None:
     random = np.random.default_rng(seed)
     texts = lettered(range(1, int(random.integers(1, 30))))
-    base = SnapshotBank.build("p1", state_of(texts), HashEmbedder())
-    snapshot, overlay = base.fork(), OverlayBank(base)
+    base = snapshot_of(state_of(texts))
+    snapshot, overlay = snapshot_of(state_of(texts)), OverlayBank(base)
     for step in range(1, 9):
         texts = next_texts(random, texts, step * 10)
         for bank in (snapshot, overlay):

@@ -23,6 +23,7 @@ async def ingest(store: MemoryStore, session_id: str, said: str) -> MemoryManage
     return memory
 
 
+@pytest.mark.slow
 async def test_two_stores_of_one_owner_share_a_server_and_nothing_else(tmp_path: Path, chroma_url: str) -> None:
     folders = {"Boston": tmp_path / "first", "Denver": tmp_path / "second"}
     for city, folder in folders.items():

@@ -94,34 +94,6 @@ def test_what_failed_or_was_rolled_back_may_be_given_again(journal: Journal) -> 
     assert ann.job_session(job.id) == a_session("ann", 1, "third")
 
 
-def test_jobs_of_an_owner_run_in_order_and_one_that_is_put_off_holds_up_the_rest(journal: Journal) -> None:
-    ann, bob, queue = journal.owner("ann"), journal.owner("bob"), journal.queue
-    for number in (1, 2):
-        ann.enqueue(a_session("ann", number))
-    bob.enqueue(a_session("bob", 1))
-    first, other = claimed(journal), claimed(journal)
-    assert (first.owner, first.session_id, other.owner) == ("ann", "s1", "bob") and queue.claim(LONG) is None
-    at = datetime.now(UTC) + LONG
-    assert queue.retry(first, at, "busy") and queue.claim(LONG) is None
-    waiting = ann.job(first.id)
-    assert (waiting.state, waiting.retry_at, waiting.last_error, waiting.attempts) == ("queued", at, "busy", 1)
-    journal.owner("ann")._database._connection.execute("UPDATE jobs SET retry_at = 1 WHERE retry_at IS NOT NULL")
-    assert claimed(journal).session_id == "s1"
-    assert queue.fail(ann.job(first.id), "no") and claimed(journal).session_id == "s2"
-
-
-def test_a_lost_lease_gives_no_say(journal: Journal) -> None:
-    ann, queue = journal.owner("ann"), journal.queue
-    ann.enqueue(a_session("ann", 1))
-    late = claimed(journal, OVER)
-    holder = claimed(journal)
-    assert (holder.id, holder.attempts) == (late.id, 2)
-    for say in (lambda job: queue.renew(job, LONG), queue.hand_back, lambda job: queue.fail(job, "x")):
-        assert say(late) is False
-    assert queue.renew(holder, LONG) and queue.hand_back(holder) and claimed(journal).attempts == 3
-    assert queue.recover() == 1 and claimed(journal).attempts == 4
-
-
 def test_a_clock_that_is_set_back_stops_no_job(journal: Journal) -> None:
     year = timedelta(days=365)
     journal.owner("ann").enqueue(a_session("ann", 1))
@@ -130,16 +102,6 @@ def test_a_clock_that_is_set_back_stops_no_job(journal: Journal) -> None:
     assert job.attempts == 2 and claimed(journal).attempts == 3
     journal.queue.retry(journal.owner("ann").job(job.id), datetime.now(UTC) + LONG, "busy")
     assert journal.queue.claim(LONG) is None
-
-
-def test_a_pause_begins_nothing_and_outlasts_closing(tmp_path: Path) -> None:
-    with Journal.open(tmp_path / "journal") as journal:
-        journal.queue.pause()
-        journal.owner("ann").enqueue(a_session("ann", 1))
-    with Journal.open(tmp_path / "journal") as journal:
-        assert journal.queue.paused and journal.queue.claim(LONG) is None
-        journal.queue.pause(False)
-        assert not journal.queue.paused and journal.queue.claim(LONG) is not None
 
 
 def test_threads_on_two_connections_never_get_one_job_twice(tmp_path: Path) -> None:
