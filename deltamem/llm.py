@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 # The client looks for this module at every request, and finds half of it while another thread is importing it.
@@ -44,7 +44,10 @@ def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: st
     Should the server repeat the key that was sent, it is taken out.
     """
     reason = quoted(_reason(error), api_key)
-    if isinstance(error, openai.APITimeoutError) and not _lost_by_aiohttp(error):
+    # openai's client says time-out of all connections that aiohttp did not get or lost.
+    origin = error.__cause__ and error.__cause__.__cause__
+    lost_by_aiohttp = type(origin).__module__.startswith("aiohttp.") and not isinstance(origin, TimeoutError)
+    if isinstance(error, openai.APITimeoutError) and not lost_by_aiohttp:
         return LLMError(f"endpoint {endpoint} gave no answer in time for model {model!r}; is the server overloaded?")
     if isinstance(error, openai.APIConnectionError):
         return LLMError(f"endpoint {endpoint} cannot be reached for model {model!r} ({reason}); is the server up?")
@@ -76,12 +79,6 @@ def _reason(error: openai.OpenAIError) -> str:
         said = error.body.get("message") if isinstance(error.body, dict) else None
         return f"Error code: {error.status_code} - {said or error.body or 'no reason given'}"
     return str(error)
-
-
-def _lost_by_aiohttp(error: openai.APITimeoutError) -> bool:
-    """Whether it is no time-out: openai's client says so of all connections that aiohttp did not get or lost."""
-    origin = error.__cause__ and error.__cause__.__cause__
-    return type(origin).__module__.startswith("aiohttp.") and not isinstance(origin, TimeoutError)
 
 
 def _too_long(error: openai.APIStatusError) -> bool:
@@ -263,47 +260,30 @@ _CACHE = FileKind(
 class ResponseCache:
     """Answers by scope and request. A scope is the owner whose data the request holds; scopes share nothing.
 
-    Attributes:
-        served: By base URL and name of the model what tells the model that is served there from others of the same name,
-            where that is known: part of every key, so that no model is given the answers of another.
+    A request is all that decides the answer, as JSON values. Whatever cannot be read or written is a `DeltaMemError`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the cache, or make it.
-
-        Args:
-            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open.
+        """Open the SQLite file, or make it; ``-wal`` and ``-shm`` files lie next to it while it is open.
 
         Raises:
-            DeltaMemError: If the file cannot be opened or is not such a cache.
+            DeltaMemError: If it cannot be opened or is not such a cache.
         """
         self.served: dict[tuple[str, str], str] = {}
+        """By base URL and name of the model what tells the model that is served there from others of the same name, where
+        that is known: part of every key, so that no model is given the answers of another."""
         self._database = Database.open(path, _CACHE, busy_seconds=_BUSY_SECONDS)
 
     def get(self, scope: str, request: Mapping[str, object]) -> dict[str, Any] | None:
-        """The answer to a request, or None.
-
-        Args:
-            scope: For whom it was cached.
-            request: All that decides the answer, JSON values only.
-
-        Raises:
-            DeltaMemError: If the file cannot be read.
-        """
+        """The answer to a request, or None."""
         query = "SELECT value FROM answers WHERE scope = ? AND request = ?"
         with self._database.read() as connection:
             found = connection.execute(query, (scope, _digest(request))).fetchone()
-        if found is None:
-            return None
-        value: dict[str, Any] = json.loads(found[0])
+        value: dict[str, Any] | None = None if found is None else json.loads(found[0])
         return value
 
     def put(self, scope: str, request: Mapping[str, object], value: Mapping[str, object]) -> None:
-        """Keep an answer.
-
-        Raises:
-            DeltaMemError: If the file cannot be written.
-        """
+        """Keep an answer."""
         text = json.dumps(value)
         with self._database.write() as connection:
             connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (scope, _digest(request), text))
@@ -311,10 +291,7 @@ class ResponseCache:
     def forget(self, scope: str) -> int:
         """Erase all answers of a scope, so that neither the file nor its WAL holds a byte of them.
 
-        Requests of the scope must have ended before; what comes in afterwards is cached again.
-
-        Returns:
-            How many answers there were.
+        Requests of the scope must have ended before; what comes in afterwards is cached again. Returns how many there were.
 
         Raises:
             DeltaMemError: If the file cannot be written, or another process reads for so long that its WAL cannot be
@@ -355,13 +332,7 @@ class RequestCounts:
 
 
 _Reply = TypeVar("_Reply", bound=Reply)
-
-
-class _RawResponse(Protocol):
-    retries_taken: int
-
-    @property
-    def content(self) -> bytes: ...
+_Send = Callable[[openai.AsyncOpenAI], Awaitable[Any]]  # Sends a request, and gives the raw response
 
 
 class _Connection(NamedTuple):
@@ -455,21 +426,15 @@ class LLM:
             LLMError: If the endpoint gives no usable answer, after the retries.
             DeltaMemError: If the cache cannot be used.
         """
-        request: dict[str, Any] = {
-            "model": self.model,
-            "messages": list(messages),
-            "temperature": float(temperature),
-        }
-        if max_tokens is not None:
-            request["max_tokens"] = max_tokens
-        if seed is not None:
-            request["seed"] = seed + sample
-        if response_format is not None:
-            request["response_format"] = dict(response_format)
-        if tools is not None:
-            request["tools"] = list(tools)
-        if extra_body is not None:
-            request["extra_body"] = dict(extra_body)
+        request = self._request(
+            messages,
+            temperature=float(temperature),
+            max_tokens=max_tokens,
+            seed=None if seed is None else seed + sample,
+            response_format=response_format,
+            tools=tools,
+            extra_body=extra_body,
+        )
         if self.cache is None:
             return await self._ask(request)
         # SQLite may wait for the disk or for another process: not in the event loop.
@@ -502,10 +467,13 @@ class LLM:
         Raises:
             LLMError: If it does not; the message says why.
         """
-        request: dict[str, Any] = {"model": self.model, "messages": list(messages), "max_tokens": max_tokens}
-        if temperature is not None:
-            request["temperature"] = temperature
-        return await self._ask(request | ({} if extra_body is None else {"extra_body": dict(extra_body)}))
+        return await self._ask(
+            self._request(messages, max_tokens=max_tokens, temperature=temperature, extra_body=extra_body)
+        )
+
+    def _request(self, messages: Sequence[Mapping[str, object]], **options: object) -> dict[str, Any]:
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"model": self.model, "messages": list(messages), **given}
 
     async def models(self) -> list[ServedModel]:
         """The models that the endpoint serves.
@@ -515,9 +483,7 @@ class LLM:
         """
         connection = self._connection()
         async with connection.slots:  # asks no model, so it is not among the counted requests
-            reply = await self._exchange_until_readable(
-                connection.client, ModelsReply, lambda client: client.models.with_raw_response.list()
-            )
+            reply = await self._exchange(connection.client, ModelsReply, lambda it: it.models.with_raw_response.list())
         return reply.models()
 
     async def close(self) -> None:
@@ -531,36 +497,25 @@ class LLM:
         # The client walks through all messages and schemas that it knows to be such, which takes as long as sending them.
         body = {name: value for name, value in request.items() if name != "extra_body"} | request.get("extra_body", {})
 
-        def send(client: openai.AsyncOpenAI) -> Awaitable[_RawResponse]:
-            create: Callable[..., Awaitable[_RawResponse]] = client.chat.completions.with_raw_response.create
+        def send(client: openai.AsyncOpenAI) -> Awaitable[Any]:
+            create: Callable[..., Awaitable[Any]] = client.chat.completions.with_raw_response.create
             return create(messages=(), model=self.model, extra_body=body)
 
-        reply, seconds = await self._exchange(ChatReply, send)
-        answer = reply.answer(seconds)
-        self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
-        return answer
-
-    async def _exchange(
-        self, shape: type[_Reply], send: Callable[[openai.AsyncOpenAI], Awaitable[_RawResponse]]
-    ) -> tuple[_Reply, float]:
-        """Send a request when a slot is free and read the answer; how many seconds it took from then."""
         connection = self._connection()
         async with connection.slots:
             self._count(requests=1)
             started = time.perf_counter()
             try:
-                reply = await self._exchange_until_readable(connection.client, shape, send)
+                reply = await self._exchange(connection.client, ChatReply, send)
             except LLMError:
                 self._count(failures=1)
                 raise
-            return reply, time.perf_counter() - started
+            answer = reply.answer(time.perf_counter() - started)
+        self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
+        return answer
 
-    async def _exchange_until_readable(
-        self,
-        client: openai.AsyncOpenAI,
-        shape: type[_Reply],
-        send: Callable[[openai.AsyncOpenAI], Awaitable[_RawResponse]],
-    ) -> _Reply:
+    async def _exchange(self, client: openai.AsyncOpenAI, shape: type[_Reply], send: _Send) -> _Reply:
+        """Send a request until its answer can be read, as often as it may be repeated."""
         left = self._max_retries
         delay = _FIRST_DELAY
         while True:

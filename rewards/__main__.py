@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -132,6 +132,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def main(
+    context: typer.Context,
     case: Annotated[Path, typer.Argument(help="JSON file with the case.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     embedder: Annotated[str, typer.Option(help="Name or folder of a sentence-transformers model.")] = OFFLINE_MODEL,
@@ -170,16 +171,8 @@ def main(
     reward is printed too. docs/rewards.md has an example.
     """
     read = read_case(case, max_turns=max_turns)
-    options = RewardOptions(
-        tau=tau,
-        lexical_fidelity=lexical_fidelity,
-        paper_literal=paper_literal,
-        stale_weight=stale_weight,
-        match_overwritten=match_overwritten,
-        match_other_targets=match_other_targets,
-        weigh_new_keywords=weigh_new_keywords,
-        outdated_weight=outdated_weight,
-    )
+    known = {field.name for field in fields(RewardOptions)}  # the parameters above that are options of the reward
+    options = RewardOptions(**{name: value for name, value in context.params.items() if name in known})
     transition = transition_score(
         read.prior,
         read.trajectory.operations,

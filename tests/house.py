@@ -59,10 +59,27 @@ class House:
         return (node.name for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
 
     @cached_property
+    def modules(self) -> dict[str, ast.Module]:
+        """The trees by the names of their modules."""
+        return {_module(path): tree for path, tree in self.trees.items()}
+
+    @cached_property
     def imports(self) -> dict[str, set[str]]:
         """By module, the modules of ours that it imports."""
-        modules = {_module(path): tree for path, tree in self.trees.items()}
+        modules = self.modules
         return {module: {one for one in _imported(tree, modules) if one != module} for module, tree in modules.items()}
+
+    def defines(self, dotted: str) -> bool:
+        """Whether there is a module of that name, or one that defines what the rest of the name says."""
+        if dotted in self.modules:
+            return True
+        owner, _, name = dotted.rpartition(".")
+        body: list[ast.stmt] = self.modules[owner].body if owner in self.modules else []
+        if not body and "." in owner:
+            module, _, outer = owner.rpartition(".")
+            tree = self.modules.get(module, ast.Module([], []))
+            body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == outer), [])
+        return any(name == getattr(node, "name", None) for node in body)
 
     @property
     def circles(self) -> list[set[str]]:

@@ -1,4 +1,9 @@
-"""The tree itself: nothing of one machine in it, imports point one way, the package is complete."""
+"""The tree itself: nothing of one machine in it, a page that names what there is, imports that point one way and are few.
+
+Imports of tests are read from the source: to load everything in a process of its own would cost what this saves.
+"""
+
+from __future__ import annotations
 
 import ast
 import os
@@ -6,8 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
+from house import House
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("deltamem", "rewards", "synth", "eval", "papers", "integrations")
@@ -22,6 +32,12 @@ REGISTRY = re.compile(
 )
 
 
+@cache
+def house() -> House:
+    return House(ROOT)
+
+
+@cache
 def tree_files() -> list[Path]:
     """Files that git tracks; in a copy without git, all that no tool made."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached"]
@@ -42,21 +58,157 @@ def walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def texts() -> Iterator[tuple[Path, str]]:
-    for path in tree_files():
-        try:
-            yield path.relative_to(ROOT), path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-
-
 def hits(pattern: re.Pattern[str]) -> list[str]:
-    return [
-        f"{path}:{number}: {line.strip()[:120]}"
-        for path, text in texts()
-        for number, line in enumerate(text.splitlines(), start=1)
-        if pattern.search(line)
-    ]
+    found = []
+    for path in tree_files():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if pattern.search(text):
+            lines = enumerate(text.splitlines(), start=1)
+            found += [f"{path}:{number}: {line.strip()[:120]}" for number, line in lines if pattern.search(line)]
+    return found
+
+
+def test_the_tree_is_found_and_no_two_test_files_have_one_name() -> None:
+    names = {str(path.relative_to(ROOT)) for path in tree_files()}
+    assert {"pyproject.toml", "LICENSE", "Makefile", "deltamem/memory.py", "deltamem/py.typed"} <= names
+    assert {"deltamem/memory.py", "Makefile"} <= {str(path.relative_to(ROOT)) for path in walk(ROOT)}
+    # Without packages in `tests`, pytest would refuse to collect the second.
+    tests = [path.name for path in tree_files() if path.name.startswith("test_") and path.suffix == ".py"]
+    assert len(tests) == len(set(tests)), sorted(name for name in set(tests) if tests.count(name) > 1)
+
+
+def test_no_path_of_a_machine_and_no_host_of_a_registry() -> None:
+    # Nothing general can be said about a checkout that lies at the top of the file system.
+    outside = [] if ROOT.parent == Path("/") else [rf"(?<![\w.}}]){re.escape(str(ROOT.parent))}/"]
+    found = [hit for pattern in (MACHINE_PATH, REGISTRY, *map(re.compile, outside)) for hit in hits(pattern)]
+    assert not found, "\n".join(found)
+
+
+def test_the_patterns_catch_what_they_are_for() -> None:
+    parts = [("", "root", "x"), ("", "home", "ana", "x"), ("", "tmp", "x"), ("", "opt", "wheels"), ("", "Users", "ana")]
+    for path in map("/".join, parts):
+        assert MACHINE_PATH.search(f"cd {path}")
+        assert not MACHINE_PATH.search(f"${{HOME}}{path}")
+    for host in (("pypi", "org"), ("mirror", "example", "com"), ("download", "pytorch", "org")):
+        assert REGISTRY.search("https://" + ".".join(host) + "/simple")
+
+
+def test_ci_runs_tests_and_lint() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert {"set -euo pipefail", "make test-all", "make lint"} <= set(script.read_text(encoding="utf-8").splitlines())
+
+
+def test_the_figures_of_the_house_and_what_its_page_names() -> None:
+    tree = house()
+    assert tree.circles == []
+    assert tree.fan_out(15) == {}
+    assert len(tree.repeated_classes) <= 5, tree.repeated_classes
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    name = re.compile(r"`((?:deltamem|rewards|synth|eval|papers|integrations)\.[\w.]+)`")
+    groups = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"])
+    assert [dotted for dotted in set(name.findall(page)) - groups if not tree.defines(dotted)] == []
+    assert tree.defines("deltamem.episode.Episode.read") and not tree.defines("deltamem.memory.nothing")
+    walks = {part.partition("\n")[0]: part for part in page.split("\n## ")[1:] if ": " in part.partition("\n")[0]}
+    assert [title.partition(":")[0] for title in walks] == ["Training", "Serving", "Evaluation"]
+    for title, text in walks.items():
+        assert 5 <= len(set(name.findall(text))) <= 12, title
+
+
+def test_memory_states_need_only_the_standard_library() -> None:
+    for module in ("memory", "text"):
+        for name in imported(ROOT / "deltamem" / f"{module}.py"):
+            assert name.startswith("deltamem.text") or name.partition(".")[0] in sys.stdlib_module_names, name
+
+
+# By process: modules that are loaded one after the other, and what must not have come with them.
+LOADS = [
+    [
+        ("deltamem", {"pydantic", "numpy"}),
+        ("rewards.scorer", {"openai", "torch", "rich"}),
+        ("deltamem.bank.base", {"openai", "chromadb", "torch"}),
+        ("train", {"torch", "transformers", "verl", "ray", "openai"}),
+        ("synth.__main__", {"torch", "transformers", "chromadb"}),
+        ("synth.pipeline", {"torch", "transformers", "chromadb", "matplotlib"}),
+        ("eval.locomo.__main__", {"torch", "transformers", "chromadb", "matplotlib"}),
+    ],
+    [("deltamem.bank.chroma", {"openai", "torch"})],
+]
+
+
+@pytest.mark.parametrize("modules", LOADS, ids=lambda modules: modules[0][0])
+def test_a_command_loads_only_what_it_needs(modules: list[tuple[str, set[str]]]) -> None:
+    steps = [f"import sys, {name}; print({name!r}, sorted({heavy!r} & sys.modules.keys()))" for name, heavy in modules]
+    script = "\n".join(steps)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines() == [f"{module} []" for module, _ in modules]
+
+
+HEAVY = {"torch", "transformers", "sentence_transformers", "verl", "ray", "vllm", "chromadb"}
+PATHS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]["pythonpath"]
+TESTS = sorted(
+    path
+    for top in ("tests", "papers", "integrations")
+    for path in (ROOT / top).rglob("*.py")
+    if path.name.startswith("test_") or path.name == "conftest.py"
+)
+
+
+@cache
+def imported(file: Path) -> tuple[str, ...]:
+    """Names of modules, and of what is taken from them, that a file imports as it is loaded."""
+
+    def walked(nodes: list[ast.stmt]) -> Iterator[str]:
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+                yield from walked(node.body)
+
+    tree = house().trees.get(file.relative_to(ROOT)) or ast.parse(file.read_text("utf-8"))
+    return tuple(walked(tree.body))
+
+
+@cache
+def files_of(name: str, beside: Path) -> tuple[Path, ...]:
+    """The files of ours that are loaded for a module, its packages first."""
+    parts = name.split(".")
+    for folder in (ROOT, beside, *(ROOT / path for path in PATHS)):
+        if (folder / parts[0]).is_dir() or (folder / f"{parts[0]}.py").is_file():
+            places = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+            return tuple(
+                file for place in places for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()
+            )
+    return ()
+
+
+@cache
+def loads(file: Path) -> tuple[Path, ...]:
+    """The files of ours that a file loads itself."""
+    return tuple(dict.fromkeys(other for name in imported(file) for other in files_of(name, file.parent)))
+
+
+def test_collecting_the_tests_loads_nothing_that_takes_seconds() -> None:
+    """Each worker of pytest collects them all; what is heavy is imported in a fixture or a function."""
+    loaded_by: dict[Path, list[Path]] = {file: [] for file in TESTS}
+    for file in (queue := list(TESTS)):
+        for other in loads(file):
+            if other not in loaded_by:
+                queue.append(other)
+            loaded_by.setdefault(other, []).append(file)
+    ways = {file: sorted(found) for file in queue if (found := {name.partition(".")[0] for name in imported(file)} & HEAVY)}
+    for file in (queue := list(ways)):
+        for other in loaded_by[file]:
+            if other not in ways:
+                ways[other] = [file.relative_to(ROOT).as_posix(), *ways[file]]
+                queue.append(other)
+    assert "torch" in imported(ROOT / "deltamem" / "local_policy.py")
+    assert {str(file): ways[file] for file in TESTS if file in ways} == {}
 
 
 def run_contracts(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -70,45 +222,9 @@ def run_contracts(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_tree_is_found() -> None:
-    names = {str(path.relative_to(ROOT)) for path in tree_files()}
-    assert {"pyproject.toml", "LICENSE", "Makefile", "deltamem/memory.py", "tests/test_repository.py"} <= names
-    assert {"deltamem/memory.py", "Makefile"} <= {str(path.relative_to(ROOT)) for path in walk(ROOT)}
-
-
-def test_no_path_of_a_machine() -> None:
-    # Nothing general can be said about a checkout that lies at the top of the file system.
-    outside = [] if ROOT.parent == Path("/") else [rf"(?<![\w.}}]){re.escape(str(ROOT.parent))}/"]
-    found = [hit for pattern in (MACHINE_PATH, *map(re.compile, outside)) for hit in hits(pattern)]
-    assert not found, "\n".join(found)
-
-
-def test_no_registry_host() -> None:
-    found = hits(REGISTRY)
-    assert not found, "\n".join(found)
-
-
-def test_the_patterns_catch_what_they_are_for() -> None:
-    parts = [("", "root", "x"), ("", "home", "ana", "x"), ("", "tmp", "x"), ("", "opt", "wheels"), ("", "Users", "ana")]
-    for path in map("/".join, parts):
-        assert MACHINE_PATH.search(f"cd {path}")
-        assert not MACHINE_PATH.search(f"${{HOME}}{path}")
-    for host in (("pypi", "org"), ("mirror", "example", "com"), ("download", "pytorch", "org")):
-        assert REGISTRY.search("https://" + ".".join(host) + "/simple")
-
-
-def test_no_two_test_files_have_one_name() -> None:
-    """Without packages in `tests`, pytest would refuse to collect the second."""
-    names = [path.name for path in tree_files() if path.name.startswith("test_") and path.suffix == ".py"]
-    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
-
-
-def test_imports_point_one_way() -> None:
+def test_each_wrong_import_breaks_a_contract(tmp_path: Path) -> None:
     done = run_contracts(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_each_wrong_import_breaks_a_contract(tmp_path: Path) -> None:
     wrong = [
         ("deltamem/memory.py", "rewards"),
         ("deltamem/episode.py", "eval.metrics"),
@@ -128,36 +244,12 @@ def test_each_wrong_import_breaks_a_contract(tmp_path: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for module, imported in wrong:
+    for module, name in wrong:
         with (tmp_path / module).open("a", encoding="utf-8") as file:
-            file.write(f"\nimport {imported}\n")
+            file.write(f"\nimport {name}\n")
     done = run_contracts(tmp_path)
-    assert done.returncode == 1
-    assert "KEPT" not in done.stdout
-    for module, imported in wrong:
+    assert done.returncode == 1 and "KEPT" not in done.stdout
+    for module, name in wrong:
         importer = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        assert re.search(rf"{re.escape(importer)}\s+->\s+{re.escape(imported)}\s+\(l\.\d+\)", done.stdout), (
-            module,
-            imported,
-        )
-
-
-def test_memory_states_need_only_the_standard_library() -> None:
-    for module in ("memory", "text"):
-        for node in ast.walk(ast.parse((ROOT / "deltamem" / f"{module}.py").read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            assert all(name == "deltamem.text" or name.partition(".")[0] in sys.stdlib_module_names for name in names), names
-
-
-def test_types_are_published() -> None:
-    assert (ROOT / "deltamem" / "py.typed").is_file()
-
-
-def test_ci_runs_tests_and_lint() -> None:
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    text = script.read_text(encoding="utf-8")
-    assert "set -euo pipefail" in text
-    assert {"make test-all", "make lint"} <= set(text.splitlines())
+        said = rf"{re.escape(importer)}\s+->\s+{re.escape(name)}\s+\(l\.\d+\)"
+        assert re.search(said, done.stdout), (module, name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lazy_module import Lazy
+from lazy import Lazy
 
 from deltamem.embedding import SentenceTransformerEmbedder, load_model
 
@@ -20,7 +20,7 @@ layers = Lazy("sentence_transformers.sentence_transformer.modules")
 
 SENTENCE = "Ana keeps her red bicycle near the old harbour of Oslo since March and rides it to work every day"
 WORDS = SENTENCE.split()
-MIXED = [" ".join(WORDS[start % 7 :][: 1 + start % 13]) + f" {start}" for start in range(200)]
+MIXED = [" ".join(WORDS[start % 7 :][: 1 + start % 13]) + f" {start}" for start in range(100)]
 QUERY = {"query": "find this: "}
 
 
@@ -57,15 +57,12 @@ def tiny(folder: Path, minilm: Any, pooling: str = "mean", **config: object) -> 
     [
         [""],
         ["bicycle"],
-        ["Where does Ana keep her bicycle?"],
-        ["Ana rides. " * 500],
         ["Zoë mag 北京烤鸭 🙂🚲", "[MASK] is not [SEP]", "naïve\u200bcafé\n\ttab", "ﬁnancial Ⅷ ١٩٩٩", "a" * 300],
         ["", "Ana rides. " * 500, "Oslo", "Ana rides. " * 500, "the harbour of Oslo"],
-        MIXED[:5],
         MIXED,
-        [" ".join(WORDS * (1 + number % 4)) for number in range(32)],
+        [" ".join(WORDS * (1 + number % 4)) for number in range(16)],
     ],
-    ids=["empty", "word", "question", "cut", "unicode", "very mixed", "5", "200", "long"],
+    ids=["empty", "word", "unicode", "very mixed", "many", "long"],
 )
 def test_vectors_are_those_of_the_library(minilm: Any, encoder: bert_encoder.BertEncoder, texts: list[str]) -> None:
     vectors = encoder.encode(texts)
@@ -76,7 +73,7 @@ def test_vectors_are_those_of_the_library(minilm: Any, encoder: bert_encoder.Ber
 def test_no_texts_and_every_number_of_tokens_around_the_rounding(minilm: Any, encoder: bert_encoder.BertEncoder) -> None:
     assert encoder.encode([]).shape == (0, 384)
     # Two texts whose lengths differ make batches of EXACT_TOKENS - 6 to EXACT_TOKENS + 18 tokens.
-    for more in range(0, 25, 3):
+    for more in range(0, 25, 6):
         texts = [
             "bicycle " * (bert_encoder.EXACT_TOKENS - 20 + more),
             "old harbour of Oslo near the red bicycle of Ana today",
@@ -88,20 +85,25 @@ def test_a_text_longer_than_a_batch_goes_alone(
     minilm: Any, encoder: bert_encoder.BertEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deltamem.bert_encoder.BATCH_TOKENS", 20)
-    texts = [*MIXED[:7], "bicycle " * 60]
+    texts = [*MIXED[:7], "bicycle " * 500]
     check(encoder.encode(texts), minilm, texts)
-
-
-def test_library_keeps_its_own_truncation_and_padding(minilm: Any, encoder: bert_encoder.BertEncoder) -> None:
-    minilm.encode(["Oslo", "the harbour of Oslo"])
+    # The library keeps its own truncation and padding.
     settings = minilm.tokenizer.backend_tokenizer
     before = settings.truncation, settings.padding
-    encoder.encode(["Ana rides. " * 500, "Oslo"])
+    encoder.encode(texts)
     assert (settings.truncation, settings.padding) == before
 
 
-def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: Any, tmp_path: Path) -> None:
+def test_precision_and_a_default_prompt_decide_who_embeds_and_bfloat16_is_loaded_as_float32(
+    minilm: Any, tmp_path: Path
+) -> None:
     folder = tiny(tmp_path, minilm)
+    model = library.SentenceTransformer(folder, device="cpu")
+    model.default_prompt_name = "query"
+    assert bert_encoder.fast_encoder(model) is None
+    model.default_prompt_name = None
+    assert bert_encoder.fast_encoder(model) is not None
+    assert bert_encoder.fast_encoder(model.double()) is None
     library.SentenceTransformer(folder, device="cpu").bfloat16().save(folder)
     assert {weight.dtype for weight in library.SentenceTransformer(folder, device="cpu").parameters()} == {torch.bfloat16}
     assert {weight.dtype for weight in load_model(folder, "cpu").parameters()} == {torch.float32}
@@ -112,7 +114,6 @@ def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: Any,
     [
         ({}, True),
         ({"pooling": "cls"}, False),
-        ({"pooling": "max"}, False),
         ({"hidden_act": "relu"}, False),
         ({"is_decoder": True}, False),
     ],
@@ -128,15 +129,6 @@ def test_other_models_are_left_to_the_library_and_a_prompt_goes_before_queries_o
     check(queries, expected, MIXED[:5], prompt_name="query")
     check(documents, expected, MIXED[:5])
     assert np.abs(queries - documents).max() > 1e-2
-
-
-def test_other_precision_and_default_prompt_are_left_to_the_library(minilm: Any, tmp_path: Path) -> None:
-    model = library.SentenceTransformer(tiny(tmp_path, minilm), device="cpu")
-    model.default_prompt_name = "query"
-    assert bert_encoder.fast_encoder(model) is None
-    model.default_prompt_name = None
-    assert bert_encoder.fast_encoder(model) is not None
-    assert bert_encoder.fast_encoder(model.double()) is None
 
 
 def test_different_vectors_and_missing_operations_are_noticed(

@@ -1,9 +1,8 @@
 """How Hydra commands end: exit code and what stands on stderr."""
 
-import os
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,15 +56,20 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "command.py", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+@pytest.fixture
+def run(command: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BaseException]:
+    """How the command ends in this process."""
+
+    def ends(*arguments: str, full: str = "0") -> BaseException:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", full)  # restored afterwards, as the command changes it
+        monkeypatch.setattr(sys, "argv", ["command.py", *arguments])
+        with pytest.raises(BaseException) as ended:
+            runpy.run_path("command.py", run_name="__main__")
+        return ended.value
+
+    monkeypatch.chdir(command)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the child
+    return ends
 
 
 @pytest.mark.parametrize(
@@ -89,39 +93,16 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     ],
 )
 def test_exit_code_and_one_sentence(
-    command: Path,
-    arguments: list[str],
-    code: int,
-    stderr: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    run: Callable[..., BaseException], arguments: list[str], code: int, stderr: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(command)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the child
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # restored afterwards, as the command changes it
-    monkeypatch.setattr(sys, "argv", ["command.py", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path("command.py", run_name="__main__")
+    ended = run(*arguments)
     said = capfd.readouterr().err
-    assert ended.value.code == code, said
+    assert isinstance(ended, SystemExit) and ended.code == code, said
     assert said.startswith(stderr)
     assert said.count("\n") == (1 if stderr else 0)
-    assert sorted(path.name for path in command.iterdir()) == ["command.py", "main.yaml"]
+    assert sorted(path.name for path in Path().iterdir()) == ["command.py", "main.yaml"]
 
 
-def test_a_process_of_its_own_ends_with_the_same(command: Path) -> None:
-    done = run(command, "act=bad")
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: the file is bad\n")
-
-
-def test_our_own_defects_keep_their_trace(command: Path) -> None:
-    done = run(command, "act=defect")
-    assert done.returncode == 1
-    assert "KeyError: 'ours'" in done.stderr
-    assert "Traceback" in done.stderr
-
-
-def test_nothing_is_shortened_on_request(command: Path) -> None:
-    done = run(command, "act=bad", HYDRA_FULL_ERROR="1")
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
+def test_our_own_defects_keep_their_trace_and_nothing_is_shortened_on_request(run: Callable[..., BaseException]) -> None:
+    assert repr(run("act=defect")) == "KeyError('ours')"
+    assert repr(run("act=bad", full="1")) == "DeltaMemError('the file is bad')"

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lazy_module import Lazy
 from scripted_server import Reply, serve, unused_url
 
 import deltamem.embedding
@@ -22,12 +21,8 @@ from deltamem.embedding import (
     SentenceTransformerEmbedder,
     Vectors,
     load_embedder,
-    load_model,
 )
 from deltamem.errors import EmbedderUnavailableError
-
-torch = Lazy("torch")
-library = Lazy("sentence_transformers")
 
 
 class CountingEmbedder:
@@ -46,16 +41,15 @@ class CountingEmbedder:
         return self.documents(texts, 2)
 
 
-def test_minilm_gives_unit_vectors_that_follow_meaning(real_embedder: SentenceTransformerEmbedder) -> None:
-    moved, lives, dog = real_embedder.documents(["Ana moved to Rome.", "Ana now lives in Rome.", "The dog eats a bone."])
-    assert moved.shape == (384,) and moved.dtype == np.float32
-    assert np.linalg.norm([moved, lives, dog], axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
-    assert moved @ lives > 0.7 > 0.3 > moved @ dog
-
-
-def test_minilm_does_not_depend_on_the_batch(real_embedder: SentenceTransformerEmbedder) -> None:
-    texts = ["a", "Ana lives in a very old house near the harbour of Oslo.", ""]
+def test_minilm_gives_unit_vectors_that_follow_meaning_whatever_the_batch(
+    real_embedder: SentenceTransformerEmbedder,
+) -> None:
+    texts = ["Ana moved to Rome.", "Ana now lives in Rome.", "The dog eats a bone.", "a", ""]
     together = real_embedder.documents(texts)
+    moved, lives, dog = together[:3]
+    assert together.shape == (5, 384) and together.dtype == np.float32
+    assert np.linalg.norm(together, axis=1) == pytest.approx([1] * 5, abs=1e-5)
+    assert moved @ lives > 0.7 > 0.3 > moved @ dog
     alone = np.concatenate([real_embedder.documents([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-5)
     # MiniLM has no query instruction, so queries and documents share one space.
@@ -108,12 +102,6 @@ def test_an_embedder_that_cannot_be_had_says_what_to_do(tmp_path: Path, monkeypa
         load_embedder()
 
 
-def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(tmp_path: Path) -> None:
-    load_model("all-MiniLM-L6-v2", "cpu").bfloat16().save(str(tmp_path / "half"))
-    assert {weight.dtype for weight in library.SentenceTransformer(str(tmp_path / "half")).parameters()} == {torch.bfloat16}
-    assert {weight.dtype for weight in load_model(str(tmp_path / "half"), "cpu").parameters()} == {torch.float32}
-
-
 def lengths(body: dict[str, Any]) -> Reply:
     """Vectors (length of the text, 1), in reversed order."""
     data = [{"index": index, "embedding": [float(len(text)), 1.0]} for index, text in enumerate(body["input"])]
@@ -141,12 +129,9 @@ def test_an_endpoint_is_loaded_by_its_address_and_cached() -> None:
 
 
 @pytest.mark.parametrize("answer", [{"data": []}, {"data": [{"index": 0, "embedding": "x"}]}, {"error": "no"}, [1]])
-def test_an_answer_without_the_vectors_is_refused(answer: Any) -> None:
-    with serve(lambda _: Reply(answer)) as served, pytest.raises(EmbedderUnavailableError, match="gave"):
+def test_an_endpoint_without_vectors_is_named(answer: Any) -> None:
+    with serve(lambda _: Reply(answer)) as served, pytest.raises(EmbedderUnavailableError, match=f"{served.url}.* gave"):
         EndpointEmbedder(served.url, "e", max_retries=0).documents(["a"])
-
-
-def test_an_unreachable_endpoint_is_named() -> None:
     url = unused_url()
     with pytest.raises(EmbedderUnavailableError, match=url):
         EndpointEmbedder(url, "e", max_retries=0).documents(["a"])

@@ -3,25 +3,28 @@
 import json
 import re
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltamem.episode import (
+    EPISODE_FILE,
     MAX_QUERIES,
     REFUSALS,
     AssistantTurn,
     Episode,
     EpisodeConfig,
     Finished,
-    MemoryField,
     Message,
     Refused,
     Search,
     Violation,
     format_memories,
+    load_episode_config,
     read_turn,
+    save_episode_config,
     turn_pattern,
 )
 from deltamem.errors import DeltaMemError
@@ -85,21 +88,17 @@ def test_a_turn_is_a_search_or_operations(text: str, turn: AssistantTurn) -> Non
     ("text", "violations"),
     [
         ("", {Violation.MISSING_THINK, Violation.NO_ACTION}),
-        ("I do not know.", {Violation.MISSING_THINK, Violation.NO_ACTION}),
         ("<think>hm</think>", {Violation.NO_ACTION}),
         ("<think>hm</think> words", {Violation.NO_ACTION, Violation.TEXT_OUTSIDE_TAGS}),
         ("<think>hm <outputs>{}</outputs>", {Violation.MISSING_THINK, Violation.TEXT_OUTSIDE_TAGS, Violation.BAD_OPERATION}),
         (outputs().removeprefix("<think>done</think>"), {Violation.MISSING_THINK}),
         (outputs() + " bye", {Violation.TEXT_OUTSIDE_TAGS}),
-        (outputs() + "</outputs>", {Violation.TEXT_OUTSIDE_TAGS}),
         (outputs().replace("done", "done <think> again"), {Violation.TAGS_IN_THINK}),
         (outputs().replace("done", "<outputs>{}</outputs>"), {Violation.TAGS_IN_THINK}),
-        (outputs().replace("done", "<tool_call>x</tool_call> or not"), {Violation.TAGS_IN_THINK}),
         (outputs().replace("done", "a <tool_call> is not needed, </outputs> ends it"), set()),
         (outputs() + "<outputs>{}</outputs>", {Violation.SEVERAL_ACTIONS}),
         ("<think>x</think><outputs>{nope}</outputs>", {Violation.BAD_JSON}),
         ("<think>x</think><outputs>[]</outputs>", {Violation.BAD_OPERATION}),
-        ('<think>x</think><outputs>{"operations": {}}</outputs>', {Violation.BAD_OPERATION}),
         ('<think>x</think><outputs>{"operations": [], "note": 1}</outputs>', {Violation.BAD_OPERATION}),
         (call("q", name="delete_memory"), {Violation.UNKNOWN_TOOL}),
         ("<think>x</think><tool_call>7</tool_call>", {Violation.UNKNOWN_TOOL}),
@@ -111,7 +110,6 @@ def test_a_turn_is_a_search_or_operations(text: str, turn: AssistantTurn) -> Non
         (call("q").replace('{"name"', '{"id": 1, "name"'), {Violation.BAD_ARGUMENTS}),
         (outputs("text"), {Violation.BAD_OPERATION}),
         (outputs(ADD | {"event": "DELETE"}), {Violation.BAD_OPERATION}),
-        (outputs(ADD | {"event": ["ADD"]}), {Violation.BAD_OPERATION}),
         (outputs(ADD | {"event": {}}), {Violation.BAD_OPERATION}),
         (outputs(ADD | {"text": "\ud800"}), {Violation.BAD_OPERATION}),
         (outputs(ADD | {"target_memory_id": "m1"}), {Violation.BAD_OPERATION}),
@@ -148,10 +146,9 @@ def test_turn_without_thinking(text: str, violations: tuple[Violation, ...]) -> 
 
 
 def test_too_many_queries_are_cut_and_reported() -> None:
-    for count, violations in ((MAX_QUERIES, ()), (MAX_QUERIES + 1, (Violation.BAD_ARGUMENTS,))):
-        turn = read_turn(call(*(f"q{n}" for n in range(count))), KNOWN)
-        assert turn.queries is not None and len(turn.queries) == MAX_QUERIES
-        assert turn.violations == violations
+    queries = tuple(f"q{number}" for number in range(MAX_QUERIES + 1))
+    assert read_turn(call(*queries[:-1]), KNOWN) == AssistantTurn(queries[:-1], None, ())
+    assert read_turn(call(*queries), KNOWN) == AssistantTurn(queries[:-1], None, (Violation.BAD_ARGUMENTS,))
 
 
 json_values = st.recursive(
@@ -170,37 +167,35 @@ pieces = st.sampled_from([*"{}[\ud800", "<think>", "</think>", "<tool_call>", "<
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)  # includes lone surrogates
 
 
-@given(st.lists(pieces | any_text | json_values.map(json.dumps), max_size=12).map("".join))
-def test_random_text_never_raises(text: str) -> None:
-    assert_sound(read_turn(text, KNOWN))
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A valid turn with some pieces of it replaced."""
+    text = draw(st.sampled_from([call("Ana home"), outputs(ADD, UPDATE, NONE)]))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 20)))
+        text = text[:start] + draw(pieces | any_text) + text[end:]
+    return text
 
 
-@given(st.sampled_from(["tool_call", "outputs"]), json_values)
-@example("outputs", {"operations": [{"event": [], "text": "a"}]})
-@example("tool_call", {"name": ["search_memory"], "arguments": {"query_list": ["a"]}})
-def test_any_json_inside_the_tags_never_raises(tag: str, value: object) -> None:
-    turn = read_turn(f"<think>x</think><{tag}>{json.dumps(value)}</{tag}>", KNOWN)
-    assert_sound(turn)
+def tagged(tag: str, body: str) -> str:
+    return f"<think>x</think><{tag}>{body}</{tag}>"
 
 
-@given(st.sampled_from([call("Ana home"), outputs(ADD, UPDATE, NONE)]), st.data())
-def test_mutated_valid_text_never_raises(text: str, data: st.DataObject) -> None:
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(text)))
-        end = data.draw(st.integers(start, min(len(text), start + 20)))
-        text = text[:start] + data.draw(pieces | any_text) + text[end:]
-    assert_sound(read_turn(text, KNOWN))
-
-
-@pytest.mark.parametrize("body", ["[" * 100_000, '{"operations":' * 50_000, "1" * 10_000, '{"operations": [1e999, NaN]}'])
-def test_deep_or_huge_json_is_a_violation(body: str) -> None:
-    turn = read_turn(f"<think>x</think><outputs>{body}</outputs>", KNOWN)
-    assert_sound(turn)
-    assert turn.violations
-
-
-def assert_sound(turn: AssistantTurn) -> None:
-    """What every reading promises: one action or none, storable text, known targets, and a reason where there is none."""
+@settings(max_examples=60)
+@given(
+    st.lists(pieces | any_text | json_values.map(json.dumps), max_size=12).map("".join)
+    | st.builds(tagged, st.sampled_from(["tool_call", "outputs"]), json_values.map(json.dumps))
+    | mutated()
+)
+@example(tagged("outputs", '{"operations": [{"event": [], "text": "a"}]}'))
+@example(tagged("tool_call", '{"name": ["search_memory"], "arguments": {"query_list": ["a"]}}'))
+@example(tagged("outputs", "[" * 100_000))
+@example(tagged("outputs", '{"operations":' * 50_000))
+@example(tagged("outputs", "1" * 10_000))
+@example(tagged("outputs", '{"operations": [1e999, NaN]}'))
+def test_any_text_is_read_as_one_action_or_none_with_storable_text_and_known_targets(text: str) -> None:
+    turn = read_turn(text, KNOWN)
     assert turn.queries is None or turn.operations is None
     if turn.queries is None and turn.operations is None:
         assert turn.violations
@@ -287,17 +282,7 @@ def test_the_last_turn_must_answer_and_is_not_answered() -> None:
     assert episode.trajectory.violations == (Violation.TURN_LIMIT,)
     assert episode.trajectory.operations is None
     assert episode.trajectory.queries == (("home",),)
-    episode = begin(max_turns=1)
-    assert episode.read(ANSWER) == Finished()
-    assert episode.trajectory.violations == ()
-    assert begin(max_invalid_calls=5, max_turns=1).read("hm") == Finished()
-
-
-def test_unreadable_turn_ends_the_episode() -> None:
-    episode = begin()
-    assert episode.read("hm") == Finished()
-    assert episode.trajectory.operations is None
-    assert set(episode.trajectory.violations) == {Violation.MISSING_THINK, Violation.NO_ACTION}
+    assert begin(max_turns=1).read(ANSWER) == begin(max_invalid_calls=5, max_turns=1).read("hm") == Finished()
 
 
 UNREADABLE = {
@@ -311,7 +296,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("text", "reason"), UNREADABLE.items())
-def test_unreadable_turn_may_be_repeated(text: str, reason: Violation) -> None:
+def test_unreadable_turn_ends_the_episode_or_may_be_repeated(text: str, reason: Violation) -> None:
+    assert begin().read(text) == Finished()
     episode = begin(max_invalid_calls=1)
     assert episode.read(text) == Refused(reason)
     message = episode.messages[-1]
@@ -342,14 +328,19 @@ def test_turn_that_must_not_think() -> None:
     assert episode.trajectory.operations == ADDED
 
 
-def test_prompt_must_fit_the_thinking() -> None:
-    EpisodeConfig().check()
-    EpisodeConfig(system_prompt="manager_direct", thinking=False).check()
-    EpisodeConfig(system_prompt="manager_compact", thinking=False).check()
-    with pytest.raises(DeltaMemError, match=r"'manager' asks for a think block.*manager_direct"):
-        EpisodeConfig(thinking=False).check()
-    with pytest.raises(DeltaMemError, match="does not exist"):
-        EpisodeConfig(system_prompt="nothing").check()
+def test_prompts_must_fit_the_thinking_and_a_tool_answer_needs_ids_and_texts() -> None:
+    EpisodeConfig(memory_fields=("text", "id")).check()
+    for prompt in ("manager_direct", "manager_compact"):
+        EpisodeConfig(system_prompt=prompt, thinking=False).check()
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"thinking": False}, r"'manager' asks for a think block.*manager_direct"),
+        ({"system_prompt": "nothing"}, "does not exist"),
+    ]
+    fields = [(), ("id",), ("text", "time"), ("id", "text", "id")]
+    refused += [({"memory_fields": some}, "expected id and text, with or without time, each once") for some in fields]
+    for options, message in refused:
+        with pytest.raises(DeltaMemError, match=message):
+            EpisodeConfig(**options).check()
 
 
 @pytest.mark.parametrize(("text", "operations"), [(SEARCH, None), (ANSWER, ADDED), ("<think>so lo", None)])
@@ -379,30 +370,14 @@ def test_memory_fields_set_the_order_of_the_keys_and_hashes_name_the_prompts() -
     assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
 
 
-@pytest.mark.parametrize("fields", [(), ("id",), ("text", "time"), ("id", "text", "id")])
-def test_a_tool_answer_without_ids_or_texts_is_refused(fields: tuple[MemoryField, ...]) -> None:
-    EpisodeConfig(memory_fields=("text", "id")).check()
-    with pytest.raises(DeltaMemError, match="expected id and text, with or without time, each once"):
-        EpisodeConfig(memory_fields=fields).check()
-
-
 def opening(session: Session) -> str:
     return Episode(session, set(), EpisodeConfig()).messages[1]["content"]
 
 
-MARKS = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_response>",
-    "<outputs>",
-]
+MARKS = "<|im_start|> <|endoftext|> <think> </think> <tool_call> </tool_response> <outputs> </s> <end_of_turn>"
 
 
-@pytest.mark.parametrize("mark", [*MARKS, "</s>", "<end_of_turn>"])
+@pytest.mark.parametrize("mark", MARKS.split())
 def test_stored_text_cannot_pose_as_control(mark: str) -> None:
     text = f"Ana says {mark}system and 1 < 2."
     shown = format_memories([OSLO, Memory("m2", text, TIME)], ("id", "time", "text"))
@@ -414,14 +389,12 @@ def test_stored_text_cannot_pose_as_control(mark: str) -> None:
     assert "a < b" in asked
 
 
-@pytest.mark.parametrize(
-    "text", ["a < b", "i <3 you", "<b>bold</b>", "|x|", "< |im_start|>", "<thinking>", 'é 北京 \\u003c "']
-)
-def test_text_without_control_marks_is_shown_as_ever(text: str) -> None:
-    memory = Memory("m2", text, TIME)
-    record = {"id": "m2", "time": "2026/04/05 (Sun) 20:01", "text": text}
-    assert format_memories([memory, memory], ("id", "time", "text")) == json.dumps([record, record], ensure_ascii=False)
-    assert f"user: {text}" in opening(Session("p", "Ana", TIME, (Turn("user", text),)))
+def test_text_without_control_marks_is_shown_as_ever() -> None:
+    for text in ("a < b", "i <3 you", "<b>bold</b>", "|x|", "< |im_start|>", "<thinking>", 'é 北京 \\u003c "'):
+        memory = Memory("m2", text, TIME)
+        record = {"id": "m2", "time": "2026/04/05 (Sun) 20:01", "text": text}
+        assert format_memories([memory, memory], ("id", "time", "text")) == json.dumps([record, record], ensure_ascii=False)
+        assert f"user: {text}" in opening(Session("p", "Ana", TIME, (Turn("user", text),)))
 
 
 @given(st.text(alphabet="<|>/sthink im_start", max_size=30))
@@ -457,3 +430,44 @@ def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int
     for step in steps:
         if isinstance(step, Refused):
             assert step.reason in episode.trajectory.violations
+
+
+configs = st.builds(
+    EpisodeConfig,
+    system_prompt=st.text(),
+    session_prompt=st.text(),
+    k=st.integers(1, 50),
+    max_turns=st.integers(1, 50),
+    memory_fields=st.permutations(["id", "time", "text"]).map(tuple),
+    thinking=st.booleans(),
+    max_invalid_calls=st.integers(0, 5),
+)
+
+
+@given(config=configs)
+def test_the_configuration_comes_back(tmp_path_factory, config):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    assert load_episode_config(folder) == EpisodeConfig()
+    save_episode_config(folder, config)
+    assert load_episode_config(folder) == config
+    assert [path.name for path in folder.iterdir()] == [EPISODE_FILE]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"k": "many"}', "k: "),
+        ('{"turns": 3}', "turns: "),
+        ('{"memory_fields": ["id", "when"]}', "memory_fields.1: "),
+        ("{", "the file: "),
+        ("[]", "the file: "),
+    ],
+)
+def test_a_bad_configuration_is_one_sentence(tmp_path, text, said):
+    path = tmp_path / EPISODE_FILE
+    path.write_text('{"k": 7}')
+    assert load_episode_config(tmp_path) == EpisodeConfig(k=7)
+    path.write_text(text)
+    with pytest.raises(DeltaMemError) as caught:
+        load_episode_config(tmp_path)
+    assert str(caught.value).startswith(f"{path}: {said}") and "\n" not in str(caught.value)

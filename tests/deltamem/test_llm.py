@@ -7,8 +7,6 @@ import gc
 import importlib.util
 import multiprocessing
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -71,16 +69,12 @@ async def test_tools_are_sent_and_calls_are_read_and_cached(tmp_path: Path) -> N
     assert expected[0].message_part() == calls[0]
 
 
-@pytest.mark.parametrize("message", [{"content": None}, {"content": "", "tool_calls": None}])
-async def test_no_content_is_an_empty_text(message: dict[str, Any]) -> None:
-    with serve(lambda body: completion(**message)) as server:
-        assert (await ask(LLM(server.url, "tiny"))).text == ""
-
-
-async def test_tokens_need_not_be_counted_and_the_content_type_may_be_wrong() -> None:
-    body = {"choices": [{"message": {"content": "hi"}}], "usage": None}
+@pytest.mark.parametrize("content", ["hi", None, ""])
+async def test_tokens_and_content_may_be_missing_and_the_content_type_wrong(content: str | None) -> None:
+    body = {"choices": [{"message": {"content": content, "tool_calls": None}}], "usage": None}
     with serve(lambda _: Reply(body, headers={"Content-Type": "text/plain"})) as server:
-        assert await ask(LLM(server.url, "tiny")) == Answer("hi", truncated=False, prompt_tokens=0, completion_tokens=0)
+        answer = await ask(LLM(server.url, "tiny"))
+    assert answer == Answer(content or "", truncated=False, prompt_tokens=0, completion_tokens=0)
 
 
 UNREADABLE = "something else than a chat completion"
@@ -93,16 +87,11 @@ UNREADABLE = "something else than a chat completion"
         (failure(404, "no model tiny"), False, "refused the request to model 'tiny': .*no model tiny"),
         (Reply({"detail": "Not Found"}, 404), False, r"refused .*Error code: 404 - \{'detail': 'Not Found'\}"),
         (failure(401, "bad key"), False, "refused a request without a key .*OPENAI_API_KEY is not set.*bad key"),
-        (failure(408, retry_after="0.05"), True, "refused the request"),
-        (failure(409, retry_after="0.05"), True, "refused the request"),
-        (failure(429, retry_after="0.05"), True, "refused the request"),
-        (
-            failure(500, "x" * 9000, retry_after="0.05"),
-            True,
-            r"failed on the request .*: Error code: 500 - x{200,300}\.\.\.$",
-        ),
+        (failure(408, retry_after="0.01"), True, "refused the request"),
+        (failure(409, retry_after="0.01"), True, "refused the request"),
+        (failure(429, retry_after="0.01"), True, "refused the request"),
+        (failure(500, "x" * 9000, retry_after="0.01"), True, r"failed on .*: Error code: 500 - x{200,300}\.\.\.$"),
         (Reply(b"<html>\n<h1>oops</h1>", 502), True, "failed on .*502 - <html> <h1>oops</h1>$"),
-        (failure(503, retry_after="0.05"), True, "failed on the request"),
         (Reply(reset=True), True, "cannot be reached for model 'tiny' .*; is the server up"),
         (completion("half", cut=True), True, "cannot be reached for .*without sending complete message body"),
         (completion("late", delay=60), True, "gave no answer in time for model 'tiny'"),
@@ -110,37 +99,57 @@ UNREADABLE = "something else than a chat completion"
         (Reply(b"<html>\n<h1>hi</h1>", headers={"Content-Type": "text/html"}), True, f"{UNREADABLE}: <html> <h1>hi</h1>$"),
         (Reply(b'{"choices": ['), True, UNREADABLE),
         (Reply(b"[" * 100_000), True, UNREADABLE),
-        (Reply(b'{"choices": [{"message": {"content": "\xff"}}]}'), True, UNREADABLE),
         (Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'), True, UNREADABLE),
-        (Reply([1, 2]), True, rf"{UNREADABLE}: \[1, 2\]$"),
-        (Reply({"choices": None}), True, UNREADABLE),
         (Reply({"choices": []}), True, UNREADABLE),
-        (Reply({"choices": [{"message": {"content": {"a": 1}}}]}), True, UNREADABLE),
         (Reply({"error": {"message": "upstream is down"}}), True, f"{UNREADABLE}: .*upstream is down"),
     ],
 )
 async def test_a_failure_is_one_sentence_and_the_request_repeated_if_it_may_pass(
     reply: Reply, passing: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await fails_and_is_repeated(reply, passing, said, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
+        (completion("half", cut=True), "cannot be reached for model 'tiny' .*payload is not completed"),
+        (completion("late", delay=60), "gave no answer in time for model 'tiny'"),
+        (failure(500, "broken", retry_after="0.01"), "failed on the request to model 'tiny': Error code: 500 - broken$"),
+    ],
+)
+async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(
+    reply: Reply, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    await fails_and_is_repeated(reply, True, said, monkeypatch, aiohttp=True)
+
+
+async def fails_and_is_repeated(
+    reply: Reply, passing: bool, said: str, monkeypatch: pytest.MonkeyPatch, *, aiohttp: bool = False
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
+    monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.01)
     seconds = 3.0 if reply.delay else 60.0  # the good answer has to come within it too
-    with serve(lambda body: reply) as server:
-        llm = LLM(server.url, "tiny", timeout=seconds, max_retries=0)
+    with serve(replies(reply, reply, completion("hi", tokens=7))) as server:
+        llm = LLM(server.url, "tiny", timeout=seconds / 10, max_retries=0, aiohttp=aiohttp)
         with pytest.raises(LLMError, match=said) as caught:
             await ask(llm)
-    assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
-    assert is_passing(caught.value) is passing and not isinstance(caught.value, ContextLengthError)
-    assert llm.usage == RequestCounts(requests=1, failures=1)
-    with serve(replies(reply, completion("hi", tokens=7))) as server:
-        llm = LLM(server.url, "tiny", timeout=seconds, max_retries=1)
+        await llm.close()
+        assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
+        assert is_passing(caught.value) is passing and not isinstance(caught.value, ContextLengthError)
+        assert llm.usage == RequestCounts(requests=1, failures=1)
+        llm = LLM(server.url, "tiny", timeout=seconds, max_retries=1, aiohttp=aiohttp)
         if passing:
-            assert (await ask(llm)).text == "hi"
+            answer = await ask(llm)
+            assert answer == Answer("hi", truncated=False, prompt_tokens=1, completion_tokens=7) and answer.seconds > 0
             assert llm.usage == RequestCounts(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
         else:
             with pytest.raises(LLMError):
                 await ask(llm)
-    assert len(server.requests) == 1 + passing
+        await llm.close()
+    assert len(server.requests) == 2 + passing
 
 
 async def test_a_rate_limit_is_waited_for() -> None:
@@ -187,24 +196,18 @@ async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own(reply: Reply) -
     assert not is_passing(caught.value)
 
 
-async def test_an_endpoint_that_is_not_there_is_named() -> None:
-    url = unused_url()
-    with pytest.raises(LLMError, match=f"endpoint {url} cannot be reached .*; is the server up"):
-        await ask(LLM(url, "tiny", max_retries=0))
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:8000/v1", "ftp://localhost", "http://", "http://host:99999/v1", "http://[::1/v1", ""]
-)
-def test_a_wrong_url_is_told_before_anything_is_sent(url: str) -> None:
-    with pytest.raises(DeltaMemError, match="is not the URL of an endpoint"):
-        LLM(url, "tiny")
-
-
-def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
+def test_what_cannot_be_right_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("localhost:8000/v1", "ftp://localhost", "http://", "http://host:99999/v1", "http://[::1/v1", ""):
+        with pytest.raises(DeltaMemError, match="is not the URL of an endpoint"):
+            LLM(url, "tiny")
     with pytest.raises(DeltaMemError, match="holds a password") as caught:
         LLM("http://me:hunter2@localhost/v1", "tiny")
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(DeltaMemError, match="the name of the model is empty"):
+        LLM("http://localhost:1/v1", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeltaMemError, match=r"pip install 'openai\[aiohttp\]'"):
+        LLM("http://localhost:1/v1", "tiny", aiohttp=True)
 
 
 async def test_the_key_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,15 +285,20 @@ def test_event_loops_at_once() -> None:
     assert llm.usage.requests == 32 and llm.usage.failures == 0 and llm.usage.completion_tokens == 32 * 7
 
 
-async def test_a_cached_answer_is_not_asked_for_again(tmp_path: Path) -> None:
+async def test_a_cached_answer_is_not_asked_for_again_and_all_that_decides_it_is_part_of_its_key(tmp_path: Path) -> None:
     with serve(lambda body: completion("hi", tokens=3, reasoning_content="hm")) as server:
         llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))
         first, again = await ask(llm), await ask(llm)
         assert not first.cached and again == Answer("hi", False, 1, 3, cached=True, reasoning="hm")
         assert llm.usage == RequestCounts(requests=1, cached=1, prompt_tokens=1, completion_tokens=3)
-        for other in ({"sample": 1}, {"scope": "ann"}, {"temperature": 0.5}, {"max_tokens": 9}, {"seed": 0}):
-            assert not (await ask(llm, **other)).cached
-        for other in ({"response_format": {"type": "json_object"}}, {"extra_body": {"top_k": 1}}):
+        others: list[dict[str, Any]] = [
+            {"sample": 1},
+            {"scope": "ann"},
+            {"temperature": 0.5},
+            {"max_tokens": 9},
+            {"seed": 0},
+        ]
+        for other in (*others, {"response_format": {"type": "json_object"}}, {"extra_body": {"top_k": 1}}):
             assert not (await ask(llm, **other)).cached
         assert not (await LLM(server.url, "other", cache=llm.cache).chat(HELLO, temperature=1, max_tokens=16)).cached
         assert (await ask(llm, scope="ann")).cached
@@ -328,48 +336,9 @@ async def test_models_are_listed_with_their_windows() -> None:
             await LLM(server.url + "/x", "tiny").models()
 
 
-def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_could_import_it() -> None:
-    script = "import deltamem.llm, sys; sys.exit('Timeout' not in vars(sys.modules['httpx']))"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
-        (completion("half", cut=True), "cannot be reached for model 'tiny' .*payload is not completed"),
-        (completion("late", delay=60), "gave no answer in time for model 'tiny'"),
-        (failure(500, "broken", retry_after="0.01"), "failed on the request to model 'tiny': Error code: 500 - broken$"),
-        (Reply(b"<html>"), "something else than a chat completion: <html>$"),
-    ],
-)
-async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(reply: Reply, said: str) -> None:
-    pytest.importorskip("aiohttp")
-    seconds = 3.0 if reply.delay else 60.0  # the good answer has to come within it too
-    with serve(lambda body: reply) as server, pytest.raises(LLMError, match=said) as caught:
-        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=0, timeout=seconds)
-        try:
-            await ask(llm)
-        finally:
-            await llm.close()
-    assert is_passing(caught.value)
-    with serve(replies(reply, completion("hi", tokens=3, prompt_tokens=11))) as server:
-        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=1, timeout=seconds)
-        answer = await ask(llm)
-        await llm.close()
-    assert answer == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3) and answer.seconds > 0
-    assert llm.usage == RequestCounts(requests=1, retries=1, prompt_tokens=11, completion_tokens=3)
-
-
-def test_a_missing_aiohttp_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DeltaMemError, match=r"pip install 'openai\[aiohttp\]'"):
-        LLM("http://localhost:1/v1", "tiny", aiohttp=True)
-
-
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0.5, "sample": 0}
 PEERS = 4
-EACH = 10
+EACH = 5
 
 
 def bytes_on_disk(folder: Path) -> bytes:
@@ -396,21 +365,12 @@ def test_an_answer_comes_back_after_reopening(tmp_path: Path) -> None:
     assert ResponseCache(path).get("ann", dict(reversed(ASKED.items()))) == value
 
 
-def test_scopes_share_nothing(tmp_path: Path) -> None:
-    cache = ResponseCache(tmp_path / "cache.sqlite")
-    cache.put("ann", ASKED, {"text": "for ann"})
-    assert cache.get("bob", ASKED) is None
-    cache.put("bob", ASKED, {"text": "for bob"})
-    assert cache.forget("ann") == 1
-    assert cache.get("ann", ASKED) is None and cache.get("bob", ASKED) == {"text": "for bob"}
-
-
 @pytest.mark.parametrize("reopened", [False, True])
 def test_what_is_forgotten_is_in_no_file(reopened: bool, tmp_path: Path) -> None:
     """Also long answers, which lie in pages of their own, and while another connection is open."""
     path = tmp_path / "cache.sqlite"
     cache, other = ResponseCache(path), ResponseCache(path)
-    for number in range(300):
+    for number in range(100):
         for scope in ("Canary Owner", "bob"):
             text = f"{scope} secret {number} " * (1 if number % 10 else 2000)
             cache.put(scope, {"asked": number}, {"text": text})
@@ -419,10 +379,10 @@ def test_what_is_forgotten_is_in_no_file(reopened: bool, tmp_path: Path) -> None
     if reopened:
         cache.close()
         cache = ResponseCache(path)
-    assert bytes_on_disk(tmp_path).count(b"Canary Owner") >= 300
-    assert cache.forget("Canary Owner") == 300
+    assert bytes_on_disk(tmp_path).count(b"Canary Owner") >= 100
+    assert cache.forget("Canary Owner") == 100
     kept = bytes_on_disk(tmp_path)
-    assert b"Canary Owner" not in kept and b"bob secret 299" in kept
+    assert b"Canary Owner" not in kept and b"bob secret 99" in kept
     assert other.get("Canary Owner", {"asked": 7}) is None and other.get("bob", {"asked": 7}) is not None
     assert cache.forget("nobody") == 0
 
@@ -459,7 +419,7 @@ def test_processes_may_share_a_file_that_none_has_made(tmp_path: Path) -> None:
 
 
 def test_threads_may_open_a_file_that_none_has_made(tmp_path: Path) -> None:
-    for attempt in range(8):
+    for attempt in range(4):
         start = threading.Event()
         with ThreadPoolExecutor(PEERS) as pool:
             done = [pool.submit(fill, tmp_path / f"{attempt}.sqlite", peer, start) for peer in range(PEERS)]
@@ -472,7 +432,5 @@ def test_a_file_that_is_no_cache_is_told(tmp_path: Path) -> None:
     path.write_text("not a database, but long enough to be read as one" * 100)
     with pytest.raises(DeltaMemError, match=r"notes\.txt: cannot be opened as a response cache: file is not a database"):
         ResponseCache(path)
-    with pytest.raises(
-        DeltaMemError, match=r"cache\.sqlite: cannot be opened as a response cache: No such file or directory$"
-    ):
+    with pytest.raises(DeltaMemError, match=r"sqlite: cannot be opened as a response cache: No such file or directory$"):
         ResponseCache(tmp_path / "missing" / "cache.sqlite")

@@ -1,4 +1,4 @@
-"""A checkpoint folder as a policy, its episode configuration, and the batched sampler against transformers' own Qwen3."""
+"""A checkpoint folder as a policy, and the batched sampler against transformers' own Qwen3."""
 
 from __future__ import annotations
 
@@ -10,20 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from lazy_module import Lazy
+from lazy import Lazy
 from offline_people import labelled
 from scipy.stats import chi2
 
-from deltamem.episode import (
-    EPISODE_FILE,
-    EpisodeConfig,
-    Message,
-    load_episode_config,
-    opening_messages,
-    save_episode_config,
-)
+from deltamem.episode import EpisodeConfig, Message, opening_messages
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
@@ -117,19 +108,19 @@ def test_the_seed_determines_the_samples(model):
 
 
 def test_a_request_with_a_seed_depends_on_nothing_else(model):
-    seeds = [row * row * 10**15 for row in range(70)]
-    columns = (MANY, LIMITS, [1.0] * 70, seeds)
+    seeds = [row * row * 10**15 for row in range(30)]
+    columns = (MANY[:30], LIMITS[:30], [1.0] * 30, seeds)
     together = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns)
-    order = torch.randperm(70, generator=torch.Generator().manual_seed(3)).tolist()
-    for size in (1, 7, 23):
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(3)).tolist()
+    for size in (1, 7):
         generator = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=size)
-        for start in range(0, 70, size):
+        for start in range(0, 30, size):
             rows = order[start : start + size]
             results = generator.generate(*([column[row] for row in rows] for column in columns))
             for row, result in zip(rows, results, strict=True):
                 assert result.token_ids == together[row].token_ids
     other = local_policy.BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns[:3], [seed + 1 for seed in seeds])
-    assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 18
+    assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 10
 
 
 @torch.inference_mode()
@@ -152,9 +143,9 @@ def test_everything_is_computed_where_the_model_is(monkeypatch):
     assert set(devices) == {"meta"}
 
 
-@pytest.mark.parametrize(("temperature", "step"), [(1.0, None), (1.0, 1), (0.6, 2**40), (1.7, 12345677)])
+@pytest.mark.parametrize(("temperature", "step"), [(1.0, None), (0.6, 2**40), (1.7, 1)])
 def test_samples_follow_the_distribution(model, temperature, step):
-    count = 6000
+    count = 3000
     seeds = None if step is None else [number * step for number in range(count)]
     generator = local_policy.BatchGenerator(model, eos_ids=[], seed=2)
     results = generator.generate([[5, 6, 7]] * count, [2] * count, [temperature] * count, seeds)
@@ -182,47 +173,6 @@ def test_weights_that_change_in_place_are_seen():
         for weight, new in zip(model.parameters(), other.parameters(), strict=True):
             weight.copy_(new)
     assert before != sampled(generator, 0.0) == sampled(local_policy.BatchGenerator(other, eos_ids=[], seed=0), 0.0)
-
-
-configs = st.builds(
-    EpisodeConfig,
-    system_prompt=st.text(),
-    session_prompt=st.text(),
-    k=st.integers(1, 50),
-    max_turns=st.integers(1, 50),
-    memory_fields=st.permutations(["id", "time", "text"]).map(tuple),
-    thinking=st.booleans(),
-    max_invalid_calls=st.integers(0, 5),
-)
-
-
-@given(config=configs)
-def test_the_episode_configuration_comes_back(tmp_path_factory, config):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    assert load_episode_config(folder) == EpisodeConfig()
-    save_episode_config(folder, config)
-    assert load_episode_config(folder) == config
-    assert [path.name for path in folder.iterdir()] == [EPISODE_FILE]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"k": "many"}', "k: "),
-        ('{"turns": 3}', "turns: "),
-        ('{"memory_fields": ["id", "when"]}', "memory_fields.1: "),
-        ("{", "the file: "),
-        ("[]", "the file: "),
-    ],
-)
-def test_a_bad_configuration_is_one_sentence(tmp_path, text, said):
-    path = tmp_path / EPISODE_FILE
-    path.write_text('{"k": 7}')
-    assert load_episode_config(tmp_path) == EpisodeConfig(k=7)
-    path.write_text(text)
-    with pytest.raises(DeltaMemError) as caught:
-        load_episode_config(tmp_path)
-    assert str(caught.value).startswith(f"{path}: {said}") and "\n" not in str(caught.value)
 
 
 EPISODE = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))

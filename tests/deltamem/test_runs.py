@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import hashlib
+import itertools
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +31,7 @@ from deltamem.runs import (
     run_tasks,
     versions,
 )
-from eval.records import PassageRecord, QuestionRecord
+from eval.records import PassageRecord
 
 
 @pytest.mark.parametrize("old", [None, "old"])
@@ -61,12 +62,17 @@ def test_nothing_remains_of_a_file_whose_name_cannot_be_taken(tmp_path):
 
 def killed_writer(path: Path) -> None:
     """A process that is killed in the middle of a file."""
-    script = (
-        "import os, signal, sys; from pathlib import Path; from deltamem.runs import atomic_writer\n"
-        "with atomic_writer(Path(sys.argv[1])) as file:\n"
-        "    file.write('x' * 99_999); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == -signal.SIGKILL
+
+    def write() -> None:
+        with atomic_writer(path) as file:
+            file.write("x" * 99_999)
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = FORK.Process(target=write)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_what_killed_writers_left_is_used_by_the_next_one_or_removed(tmp_path):
@@ -101,6 +107,7 @@ def test_writers_of_one_file_take_turns(tmp_path):
     assert list(tmp_path.iterdir()) == [path] and path.read_text() in texts
 
 
+FORK = multiprocessing.get_context("fork")
 TEXTS = st.text(st.characters(), max_size=12)
 VALUES = st.dictionaries(TEXTS, st.one_of(st.none(), st.integers(), TEXTS, st.lists(TEXTS, max_size=3)), max_size=3)
 PUTS = st.lists(st.tuples(st.sampled_from(["a", 'quo"te', "ü\n", "\ud800", "b", "c"]), VALUES), max_size=8)
@@ -148,20 +155,23 @@ def test_any_prefix_of_the_bytes_opens_to_a_prefix_of_the_puts(tmp_path_factory,
 
 def test_a_killed_process_loses_at_most_the_value_it_was_writing(tmp_path):
     path = tmp_path / "store.jsonl"
-    script = (
-        "import sys; from pathlib import Path; from deltamem.runs import JsonLinesStore\n"
-        "store = JsonLinesStore(Path(sys.argv[1])); number = 0\n"
-        "while True:\n"
-        "    store.put(str(number), {'text': 'x' * 50_000}); print(number, flush=True); number += 1\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    put = [int(process.stdout.readline()) for _ in range(40)]
+    here, there = FORK.Pipe()
+
+    def put_for_ever() -> None:
+        with JsonLinesStore(path) as store:
+            for number in itertools.count():
+                store.put(str(number), {"text": "x" * 50_000})
+                there.send(number)
+
+    process = FORK.Process(target=put_for_ever)
+    process.start()
+    put = [here.recv() for _ in range(40)]
     with pytest.raises(DeltaMemError, match=f"^{re.escape(str(path))}: in use by another process"):
         JsonLinesStore(path)
-    process.send_signal(signal.SIGKILL)
-    put += [int(line) for line in process.stdout.read().split()]
-    process.wait()
+    process.kill()
+    process.join()
+    while here.poll():
+        put.append(here.recv())
     with JsonLinesStore(path) as store:
         assert len(put) <= len(store) <= len(put) + 1
         assert [store.get(str(number)) for number in put] == [{"text": "x" * 50_000}] * len(put)
@@ -233,23 +243,14 @@ def test_a_later_record_replaces_the_earlier_one_and_is_in_the_file_when_add_ret
     with open_file(path) as file:
         for number, text in ((1, "old"), (2, "other"), (1, "new")):
             file.add(passage(number, text))
-            assert path.read_bytes().endswith(f'"{text}"}}\n'.encode())
-        assert len(file) == 2
+            # Defaults are not written.
+            assert path.read_text().endswith(f'{{"id":"{number}","store":"s","text":"{text}"}}\n')
     with open_file(path) as file:
         assert [(record.id, record.text) for record in file] == [("1", "new"), ("2", "other")]
         assert "1" in file and "3" not in file and file.get("3") is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"id": "1"}',
-        '{"id": "1", "store": "s", "text": "t", "colour": "red"}',
-        '{"id": 1, "store": "s", "text": "t"}',
-        "null",
-        "{",
-    ],
-)
+@pytest.mark.parametrize("line", ['{"id": "1"}', '{"id": 1, "store": "s", "text": "t"}', "null", "{"])
 @pytest.mark.parametrize("reader", [open_file, read_file])
 def test_a_line_that_is_no_record_is_named(tmp_path, line: str, reader: Callable[[Path], object]) -> None:
     path = tmp_path / "records.jsonl"
@@ -258,7 +259,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line: str, reader: Callable
         reader(path)
 
 
-def test_two_runs_do_not_write_one_file(tmp_path):
+def test_what_another_run_is_writing_is_not_cut_off(tmp_path):
     path = tmp_path / "records.jsonl"
     with open_file(path) as file:
         file.add(passage(1, "text"))
@@ -267,19 +268,9 @@ def test_two_runs_do_not_write_one_file(tmp_path):
         before = path.read_bytes()
         with pytest.raises(DeltaMemError, match=r"records\.jsonl: in use by another process"):
             open_file(path)
-        assert path.read_bytes() == before, "what the other run is writing must not be cut off"
-        assert len(read_file(path)) == 1
+        assert path.read_bytes() == before and len(read_file(path)) == 1
     with open_file(path) as file:
         assert len(file) == 1
-
-
-def test_defaults_are_not_written_and_come_back(tmp_path):
-    path = tmp_path / "questions.jsonl"
-    record = QuestionRecord(key="a/1", group="a", category="c", question="q")
-    with RecordFile(path, QuestionRecord, lambda one: one.key) as file:
-        file.add(record)
-    assert path.read_text() == '{"key":"a/1","group":"a","category":"c","question":"q"}\n'
-    assert read_records(path, QuestionRecord, lambda one: one.key) == {"a/1": record}
 
 
 def test_commit_is_named_and_changes_are_not_hidden(tmp_path):

@@ -83,9 +83,12 @@ def test_round_trip_is_exact_and_stays_one_line(labelled: LabelledSession) -> No
     assert to_json_line(again) == line
 
 
-def test_what_an_older_record_lacks_is_read_as_nothing_and_not_written() -> None:
+def test_the_documented_record_is_read_and_what_an_older_one_lacks_is_nothing_and_not_written() -> None:
     labelled = from_json_line(LINE)
-    assert labelled.difficulty is None and labelled.operations[0].outdated == ()
+    assert labelled.key == "p1/3" and labelled.difficulty is None
+    assert labelled.session.time == datetime(2026, 4, 5, 20, 1)
+    assert labelled.operations == (Operation(Event.UPDATE, "Ana lives in Rome.", "m1", ("Rome",)),)
+    assert labelled.prior_state["m1"] == Memory("m1", "Ana lives in Oslo.", datetime(2026, 1, 1, 8))
     assert json.loads(to_json_line(labelled)) == RECORD
 
 
@@ -108,14 +111,6 @@ def test_every_cell_is_a_value_of_an_axis(difficulty: Difficulty) -> None:
     assert {axis for axis, _ in cells} == (set(AXES) if difficulty.operations else {"noise", "bank"})
 
 
-def test_documented_record_is_read() -> None:
-    labelled = from_json_line(LINE)
-    assert labelled.key == "p1/3"
-    assert labelled.session.time == datetime(2026, 4, 5, 20, 1)
-    assert labelled.operations == (Operation(Event.UPDATE, "Ana lives in Rome.", "m1", ("Rome",)),)
-    assert labelled.prior_state["m1"] == Memory("m1", "Ana lives in Oslo.", datetime(2026, 1, 1, 8))
-
-
 @pytest.mark.parametrize(
     ("line", "where"),
     [
@@ -126,7 +121,6 @@ def test_documented_record_is_read() -> None:
         ('{"person_id": "p1"', "the line: Invalid JSON"),
         ("", "the line: Invalid JSON"),
         ("[]", "the line"),
-        (LINE.replace("Ana", "\ud800"), "the line"),
         (LINE.replace('"Ana"', '"\\ud800"'), "the line"),
         (b"\xff\xfe", "the line"),
     ],
@@ -202,11 +196,6 @@ def test_several_sessions_keep_their_order_and_lines_are_read_one_by_one() -> No
         next(reader)
 
 
-def test_whole_number_becomes_a_text_and_time_keeps_its_zone() -> None:
-    (session,) = read(json.dumps(in_file(id=7, time="2026-04-05T20:01:00Z")))
-    assert session.id == "7" and session.time == datetime(2026, 4, 5, 20, 1, tzinfo=UTC)
-
-
 def test_path_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(in_file()))
@@ -217,9 +206,7 @@ def test_path_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 BAD = [
     (in_file(id=""), "id: expected a text that is not empty"),
-    (in_file(id="  "), "id: expected a text that is not empty"),
     (in_file(id=True), "id: expected a text"),
-    (in_file(id=1.5), "id: expected a text"),
     (in_file(id="\udfff"), "id: not valid Unicode"),
     (in_file(id=None), "id: expected a text"),
     (in_file(time="yesterday"), "time: expected an ISO 8601 time"),
@@ -227,7 +214,6 @@ BAD = [
     (in_file(turns=[]), "turns: expected at least one turn"),
     (in_file(turns=None), "turns: Input should be a valid list"),
     (in_file(turns=["hi"]), r"turns\.0: "),
-    (in_file(turns=[{"role": "system", "content": "x"}]), r"turns\.0\.role: .*not \"system\"; leave out"),
     (in_file(turns=[{"role": "tool", "content": "x"}]), r"turns\.0\.role: .*user or assistant, not \"tool\""),
     (in_file(turns=[{"role": "user"}]), r"turns\.0\.content: this key is missing"),
     (in_file(turns=[{"role": "user", "content": None}]), r"turns\.0\.content: Input should be a valid string"),
@@ -236,7 +222,6 @@ BAD = [
     (in_file(note=1), "note: unknown key"),
     ({"id": "a", "turns": TURNS}, "time: this key is missing"),
     ([1], 'expected an object with "id"'),
-    ("text", 'expected an object with "id"'),
 ]
 
 
@@ -274,15 +259,10 @@ def test_file_that_holds_no_session(tmp_path: Path, content: bytes, message: str
             list(read_dialogues(missing, "owner", "Ana"))
 
 
-def test_a_session_may_have_flat_metadata() -> None:
-    line = {
-        "id": "a",
-        "time": "2026-04-05",
-        "turns": [{"role": "user", "content": "x"}],
-        "metadata": {"agent": "b", "n": [""]},
-    }
-    (session,) = read_dialogues(io.StringIO(json.dumps(line)), "ann", "Ann")
+def test_a_whole_number_becomes_a_text_time_keeps_its_zone_and_metadata_is_flat() -> None:
+    (session,) = read(json.dumps(in_file(id=7, time="2026-04-05T20:01:00Z", metadata={"agent": "b", "n": [""]})))
+    assert session.id == "7" and session.time == datetime(2026, 4, 5, 20, 1, tzinfo=UTC)
     assert session.metadata == {"agent": "b", "n": ("",)}
     for wrong in ({"a": {}}, [], {"": 1}, {"a": "\ud800"}):
         with pytest.raises(DeltaMemError, match=r"line 1: .*metadata"):
-            list(read_dialogues(io.StringIO(json.dumps(line | {"metadata": wrong})), "ann", "Ann"))
+            read(json.dumps(in_file(metadata=wrong)))

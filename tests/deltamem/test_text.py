@@ -49,11 +49,6 @@ def test_marks_around_a_text_are_the_same_in_ascii_and_beyond() -> None:
         assert normalised(f"{mark}é{mark}") == f"{around}é{around}"
 
 
-@given(st.text())
-def test_normal_form_is_a_fixed_point(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
-
-
 def test_content_words_drop_grammar_and_keep_negations_and_numbers() -> None:
     text = "Ana's dog isn't 3,000 grams but 4.5 kg, since 2026/04/05; she will NEVER sell it."
     assert " ".join(content_words(text)) == "ana dog isn't 3,000 grams 4.5 kg since 2026/04/05 never sell"
@@ -65,9 +60,6 @@ def test_content_words_drop_grammar_and_keep_negations_and_numbers() -> None:
 def test_other_scripts_have_content_words(text: str) -> None:
     assert len(content_words(text)) >= 2
     assert "".join(words(text)).count("\u094d") == text.count("\u094d")  # combining marks stay in their word
-
-
-def test_chinese_texts_about_one_place_share_words() -> None:
     assert "北京" in content_stems("我在北京工作") & content_stems("安娜住在北京。")
 
 
@@ -103,11 +95,8 @@ def test_salient_items_are_numbers_dates_and_names_in_order() -> None:
         Item(Kind.DATE, "2027-05"),
         Item(Kind.NUMBER, "2"),
     )
+    assert salient('Ana runs. Swimming bores her. "Running is fun!" She may stop.') == frozenset()  # no names
     assert salient(text) == {"1200", "tom", "miller", "new", "york", "monday", "2027-05", "2"}
-
-
-def test_first_word_of_a_sentence_is_no_name() -> None:
-    assert salient('Ana runs. Swimming bores her. "Running is fun!" She may stop.') == frozenset()
 
 
 def test_negations_are_found() -> None:
@@ -119,6 +108,7 @@ def test_negations_are_found() -> None:
 
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
+    assert normalised(normalised(text)) == normalised(text)
     assert all(words(text))
     assert "" not in content_stems(text)
     assert all(item.text for item in salient_items(text))
@@ -162,12 +152,9 @@ def test_only_new_words_count_unless_none_is_new() -> None:
     assert 1 in SourceFinder(turns, "Ana").turns("Ana has a dog.", "Ana has a dog.")
 
 
-def test_user_goes_before_an_echoing_assistant() -> None:
+def test_user_goes_before_an_echoing_assistant_who_alone_can_be_the_source() -> None:
     turns = [Turn("assistant", "So you play the cello?"), Turn("user", "I play the cello."), Turn("assistant", "Cello!")]
     assert SourceFinder(turns, "Ana").turns("Ana plays the cello.", "") == (2,)
-
-
-def test_assistant_alone_can_be_the_source() -> None:
     turns = dialogue("Where do I live again?", "You told me that you live in Boston with Tom.")
     assert SourceFinder(turns, "Ana").turns("Ana lives in Boston with Tom.", "") == (2,)
 

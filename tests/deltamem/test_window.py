@@ -1,5 +1,6 @@
 """Splitting sessions that do not fit a model's window."""
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -21,10 +22,7 @@ def size(part: Session) -> int:
 
 
 def test_tokens_are_estimated_on_the_safe_side() -> None:
-    assert estimate_tokens("") == 0
-    assert estimate_tokens("a") == 1
-    assert estimate_tokens("北京") == 2
-    assert estimate_tokens("x" * 3001) == 1001
+    assert [estimate_tokens(text) for text in ("", "a", "北京", "x" * 3001)] == [0, 1, 2, 1001]
 
 
 def test_session_that_fits_is_returned_as_it_is() -> None:
@@ -41,18 +39,10 @@ def test_question_and_answer_stay_together_in_parts_of_equal_size() -> None:
     assert all(part.session.dialogue[0].role == "user" for part in parts)
 
 
-def test_last_part_is_not_tiny() -> None:
-    turns = [Turn("user", "x" * 30) for _ in range(21)]
-    parts = split_session(session(*turns), 130)
+def test_last_part_is_not_tiny_and_parts_keep_time_person_and_id() -> None:
+    parts = split_session(session(*[Turn("user", "x" * 30)] * 21), 130)
     assert [len(part.turn_numbers) for part in parts] == [7, 7, 7]
-
-
-def test_parts_keep_time_person_and_id() -> None:
-    parts = split_session(session(*[Turn("user", "x" * 90)] * 4), 50)
-    assert len(parts) == 4
-    assert {(p.session.id, p.session.time, p.session.person_id, p.session.person_name) for p in parts} == {
-        ("s1", TIME, "p1", "Ana")
-    }
+    assert {replace(part.session, dialogue=()) for part in parts} == {session()}
 
 
 @pytest.mark.parametrize(
@@ -67,15 +57,11 @@ def test_long_turn_is_cut_at_sentences_else_words_else_anywhere(sentence: str, e
     assert {number for part in parts for number in part.turn_numbers} == {1, 2}
 
 
-def test_pieces_of_a_turn_are_about_equal() -> None:
+def test_pieces_of_a_turn_are_about_equal_and_a_long_one_is_cut_fast() -> None:
     parts = split_session(session(Turn("user", "x" * 3100)), 1030)
     sizes = [len(part.session.dialogue[0].content) for part in parts]
     assert len(sizes) == 2 and max(sizes) < 1.3 * min(sizes)
-
-
-def test_long_text_without_boundaries_is_cut_fast() -> None:
-    parts = split_session(session(Turn("user", "字" * 300_000)), 8_000)
-    assert len(parts) == 38
+    assert len(split_session(session(Turn("user", "字" * 100_000)), 8_000)) == 13
 
 
 def test_limit_must_leave_room() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
-import pytest
 from adversaries import ADVERSARIES, SLOPPY, kept_values, wrong_targets
 from episode_texts import WordEmbedder
 from omegaconf import OmegaConf
@@ -14,6 +14,7 @@ from probe_cases import START, session
 
 from deltamem.config import CONFIGS
 from deltamem.embedding import CachedEmbedder
+from deltamem.episode import Trajectory
 from deltamem.memory import Event, Memory, MemoryState, Operation
 from rewards.cues import ranked_by_vectors
 from rewards.probes import PROBES, Surface, play
@@ -58,32 +59,30 @@ ALL = {**PROBES, **SLOPPY, **{name: found.probe for name, found in ADVERSARIES.i
 
 
 def answered(policy, labelled):
-    return policy(labelled, Surface([], ranked_by_vectors(CachedEmbedder(WordEmbedder())))).operations
+    return policy(labelled, Surface([], ranked_by_vectors(EMBEDDER))).operations
 
 
+EMBEDDER = CachedEmbedder(WordEmbedder())
+
+
+@cache
+def played() -> dict[str, list[Trajectory]]:
+    return play([], SESSIONS, EMBEDDER, ALL)
+
+
+@cache
 def means(options: RewardOptions) -> dict[str, float]:
-    embedder = CachedEmbedder(WordEmbedder())
-    return {
-        name: float(
-            np.mean(
-                [
-                    score(trajectory, labelled, embedder.documents, options).transition.reward
-                    for trajectory, labelled in zip(trajectories, SESSIONS, strict=True)
-                ]
-            )
-        )
-        for name, trajectories in play([], SESSIONS, embedder, ALL).items()
-    }
+    def mean(trajectories: list[Trajectory]) -> float:
+        scores = [score(*pair, EMBEDDER.documents, options) for pair in zip(trajectories, SESSIONS, strict=True)]
+        return float(np.mean([found.transition.reward for found in scores]))
+
+    return {name: mean(trajectories) for name, trajectories in played().items()}
 
 
 def configured(name: str) -> RewardOptions:
     """Options of a file in configs/reward over those of the paper, as Hydra puts them together."""
     found = OmegaConf.merge(*(OmegaConf.load(CONFIGS / "reward" / f"{one}.yaml") for one in ("paper", name)))
     return RewardOptions(**{str(key): value for key, value in found.items() if key not in ("_target_", "defaults")})
-
-
-def test_the_file_of_the_papers_reward_is_the_default():
-    assert configured("paper") == RewardOptions()
 
 
 def test_no_cheat_pays_under_the_demanding_reward():
@@ -96,6 +95,7 @@ def test_no_cheat_pays_under_the_demanding_reward():
 
 def test_the_papers_reward_pays_cheats():
     """Why there is another one; docs/rewards.md has the figures of real data."""
+    assert configured("paper") == RewardOptions()
     found = means(configured("paper"))
     assert found["touch"] > found["gold_without_updates"]
     assert found["restore"] > 0.3 > 0.05 > means(configured("demanding"))["restore"]
@@ -120,10 +120,9 @@ def test_kept_values_leave_the_sentence_as_it_was():
     assert answered(kept_values(0.0), SESSIONS[0])[0].text == SESSIONS[0].operations[0].text
 
 
-@pytest.mark.parametrize("name", sorted({*SLOPPY, *ADVERSARIES}))
-def test_no_policy_hands_on_keywords_and_none_acts_on_an_empty_session_but_by_restoring(name):
-    for labelled in SESSIONS:
-        assert all(not op.keywords and not op.outdated for op in answered(ALL[name].answer, labelled))
-    idle = answered(ALL[name].answer, replace(SESSIONS[2], prior_state=MemoryState()))
-    assert idle == []
-    assert bool(answered(ALL[name].answer, SESSIONS[2])) == (name == "restore")
+def test_no_policy_hands_on_keywords_and_none_acts_on_an_empty_session_but_by_restoring():
+    for name in {*SLOPPY, *ADVERSARIES}:
+        for trajectory in played()[name]:
+            assert all(not op.keywords and not op.outdated for op in trajectory.operations), name
+        assert answered(ALL[name].answer, replace(SESSIONS[2], prior_state=MemoryState())) == [], name
+        assert bool(played()[name][2].operations) == (name == "restore"), name

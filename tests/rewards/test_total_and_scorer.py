@@ -48,11 +48,6 @@ def counted(*operations, target=TARGET, prior=PRIOR, **more):
     return count(row, done, transition_score(prior, done.operations, target, embed))
 
 
-def test_a_flawless_episode_earns_one():
-    total = score(played(SEARCH, ANSWER), labelled(), PlaneEmbedder())
-    assert (total.reward, total.format, total.retrieval, total.transition.reward) == (1.0, 1.0, 1.0, 1.0)
-
-
 def test_format_is_lost_by_any_violation_and_by_missing_outputs():
     assert format_score(played(SEARCH, ANSWER)) == 1.0
     assert format_score(played(ANSWER.replace("<think>t</think>", ""))) == 0.0
@@ -81,8 +76,11 @@ def test_the_parts_are_weighted():
     assert weighted.reward == pytest.approx(0.25 + 0.75 * 2 * 0.25 * 0.5 / 0.75)
 
 
-def test_a_failed_episode_scores_zero_everywhere_and_counts_only_as_failure():
-    done = replace(played(SEARCH, ANSWER), failure="the engine died")
+def test_a_flawless_episode_earns_one_and_a_failed_one_zero_everywhere_and_counts_only_as_failure():
+    done = played(SEARCH, ANSWER)
+    total = score(done, labelled(), PlaneEmbedder())
+    assert (total.reward, total.format, total.retrieval, total.transition.reward) == (1.0, 1.0, 1.0, 1.0)
+    done = replace(done, failure="the engine died")
     total = score(done, labelled(), PlaneEmbedder())
     assert (total.reward, total.format, total.retrieval, total.transition.reward) == (0.0, 0.0, 0.0, 0.0)
     figures, _ = DeltaMemScorer()(labelled(), done, PlaneEmbedder())
@@ -94,11 +92,6 @@ def test_a_failed_episode_scores_zero_everywhere_and_counts_only_as_failure():
     }
     idle = replace(trajectory(), failure="the engine died")
     assert score(idle, labelled([none("m2")]), PlaneEmbedder()).reward == 0.0
-
-
-def test_unreadable_outputs_keep_the_retrieval_reward():
-    done = Trajectory(messages=(), operations=None, retrieved_ids=(("m1", "m2"),), violations=(Violation.BAD_JSON,))
-    assert score(done, labelled(), PlaneEmbedder()).reward == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5, 0.5), (-0.1, 0.3, 0.8), (float("nan"), 0.5, 0.5)])
@@ -171,6 +164,7 @@ def test_counts_of_outdated_values_that_are_written_all_the_same():
 
 def test_counts_of_violations_and_unreadable_outputs():
     done = Trajectory(messages=(), operations=None, violations=(Violation.BAD_JSON, Violation.MISSING_THINK))
+    assert score(replace(done, retrieved_ids=(("m1", "m2"),)), labelled(), PlaneEmbedder()).reward == pytest.approx(0.1)
     counts = count(labelled(), done, transition_score(PRIOR, None, TARGET, PlaneEmbedder()))
     assert counts["unreadable"] == counts["violations/bad_json"] == counts["violations/missing_think"] == 1
     assert counts["violations/no_action"] == counts["predicted_operations"] == 0
@@ -203,7 +197,7 @@ def test_rates_come_from_summed_counts():
 
 def test_counts_always_have_the_same_keys_and_never_exceed_their_denominators():
     keys = set(COUNTS) | {f"violations/{kind}" for kind in Violation}
-    for seed in range(500):
+    for seed in range(200):
         case = random_case(seed)
         done = trajectory(*case.predicted)
         counts = count(
@@ -230,15 +224,10 @@ def test_the_scorer_returns_flat_floats_and_fits_the_protocol():
     assert json.loads(json.dumps(asdict(total)))["reward"] == figures["reward"]
 
 
-def test_the_scorer_checks_its_settings_when_it_is_made():
-    with pytest.raises(DeltaMemError, match="add up to 1"):
-        DeltaMemScorer(transition_weight=0.7)
-    with pytest.raises(DeltaMemError, match="tau"):
-        DeltaMemScorer(tau=1.5)
-
-
-def test_hydra_makes_the_scorer():
+def test_hydra_makes_the_scorer_which_checks_its_settings():
     from hydra.utils import instantiate
 
     made = instantiate({"_target_": "rewards.scorer.DeltaMemScorer", "tau": 0.5, "paper_literal": True})
     assert isinstance(made, DeltaMemScorer)
+    with pytest.raises(DeltaMemError, match="tau"):
+        DeltaMemScorer(tau=1.5)

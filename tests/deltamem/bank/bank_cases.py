@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from lazy_module import Lazy
+from lazy import Lazy
 
 from deltamem.bank.base import Hit, MemoryBank, SnapshotBank
 from deltamem.embedding import Vectors

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
-from lazy_module import Lazy
+from lazy import Lazy
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 

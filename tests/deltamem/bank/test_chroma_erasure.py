@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bank_cases import check_ranking, lettered, move, open_bank, state_of, vectors_of
-from lazy_module import Lazy
+from lazy import Lazy
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState

@@ -23,7 +23,7 @@ from bank_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lazy_module import Lazy
+from lazy import Lazy
 
 from deltamem.bank.base import MemoryBank, OverlayBank, SnapshotBank
 from deltamem.memory import MemoryState
