@@ -54,30 +54,15 @@ class Dataset:
     sha256: str | None = None  # Of the file that published numbers are made with, in hex; None if it is not known
 
 
-def _datasets() -> dict[str, tuple[Dataset, ...]]:
-    content: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("datasets.yaml")))
-    return {name: tuple(_dataset(**entry) for entry in entries) for name, entries in content.items()}
-
-
-def _dataset(
-    name: str,
-    path: str,
-    file: str,
-    licence: str,
-    github: str | None = None,
-    hub: str | None = None,
-    revision: str = "main",
-    sha256: str | None = None,
-) -> Dataset:
+def _dataset(*, file: str, github: str | None = None, hub: str | None = None, revision: str = "main", **own: str) -> Dataset:
     if hub is not None:
-        return Dataset(
-            name, path, f"the Hugging Face dataset {hub}, file {file}", licence, HubFile(hub, file, revision), sha256
-        )
+        return Dataset(source=f"the Hugging Face dataset {hub}, file {file}", origin=HubFile(hub, file, revision), **own)
     origin = f"https://raw.githubusercontent.com/{github}/{revision}/{file}"
-    return Dataset(name, path, f"the GitHub repository {github}, file {file}", licence, origin, sha256)
+    return Dataset(source=f"the GitHub repository {github}, file {file}", origin=origin, **own)
 
 
-FETCHABLE = _datasets()
+_listed: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("datasets.yaml")))
+FETCHABLE = {name: tuple(_dataset(**entry) for entry in entries) for name, entries in _listed.items()}
 """What ``python -m eval fetch NAME`` knows, by name."""
 
 (LOCOMO,), (LOCOMO_AUDIT,) = FETCHABLE["locomo"], FETCHABLE["locomo_audit"]

@@ -22,7 +22,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
 from deltamem.prompts import Prompt
-from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
+from deltamem.runs import atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import Models, check_models
@@ -149,15 +149,17 @@ def cache_identity(served: Mapping[str, Any]) -> str | None:
 class RunManifest:
     """The configuration and, in order, the fingerprints under which the records of a folder were made."""
 
-    def __init__(self, folder: Path, run_config: Mapping[str, Any], *, mixed: bool = False) -> None:
+    def __init__(
+        self, folder: Path, run_config: Mapping[str, Any], *, mixed: bool = False, taken: TakenAnswers | None = None
+    ) -> None:
         """Read those of an output folder; a `mixed` run goes on although its fingerprint has changed.
 
         Raises:
             DeltaMemError: If the records were made with another configuration; names the first difference.
         """
-        self._folder = folder
-        self._run_config = run_config
-        self._mixed = mixed
+        if taken is not None:
+            run_config = {**run_config, TAKEN_FROM: taken.made}
+        self._folder, self._run_config, self._mixed, self._taken = folder, run_config, mixed, taken
         before, fingerprints = _read(folder)
         differing = _differences(before, run_config) if before else ()
         _refuse(f"{folder} holds results that were", differing, "choose another out=... or remove the folder")
@@ -230,9 +232,11 @@ class RunManifest:
             json.dump({**self._run_config, _FINGERPRINTS: self._noted()}, file, indent=2)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the summary: the newest, and all of them if there are several."""
+        """For the summary: the newest, all of them if there are several, and those of answers that were taken over."""
         noted = self._noted()
-        return (noted[-1] if noted else {}) | ({"all": noted} if len(noted) > 1 else {})
+        every = {"all": noted} if len(noted) > 1 else {}
+        taken = {} if self._taken is None else {TAKEN_FROM: self._taken.fingerprints}
+        return (noted[-1] if noted else {}) | every | taken
 
     def _noted(self) -> list[dict[str, Any]]:
         return [one.model_dump(mode="json") for one in self._known.values()]
@@ -249,13 +253,15 @@ class RunManifest:
                     f"the model of {part} has given {len(replies)} different answers to one greedy request, at "
                     "different times: it may have been exchanged under the same name"
                 )
+        if self._taken is not None:
+            made = self._taken.made
+            yield f"answers are taken over from a finished run (made under {made}); only judges and scores are new"
 
 
 TAKEN_FROM = "answers_from"
 """Key of the run's configuration: under which fingerprint the last of the answers was made."""
 
 _MAY_DIFFER = {"judge", "judges", "prompts", TAKEN_FROM}
-_FILES = ("sessions.jsonl", "passages.jsonl", "retrieved.jsonl")
 
 
 class TakenAnswers:
@@ -278,8 +284,7 @@ class TakenAnswers:
             of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
         differing = (one for one in _differences(before, now) if one[0] not in _MAY_DIFFER)
         _refuse(f"answers_from={folder} was", differing, "only the judges may differ")
-        found = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
-        self.questions = {key: _without_verdicts(record) for key, record in found.items()}
+        self._questions = read_records(folder / "questions.jsonl", QuestionRecord, _key)
 
     @property
     def made(self) -> str:
@@ -288,7 +293,7 @@ class TakenAnswers:
 
     def check_complete(self, keys: Collection[str]) -> None:
         """Refuse a run in which some of these questions have no answer, or a failed one."""
-        missing = [key for key in keys if (record := self.questions.get(key)) is None or not _answered(record)]
+        missing = [key for key in keys if (record := self._questions.get(key)) is None or not _answered(record)]
         if missing:
             raise DeltaMemError(
                 f"answers_from={self._folder} lacks answers to {len(missing):,} of {len(keys):,} questions, for example "
@@ -296,30 +301,37 @@ class TakenAnswers:
             )
 
     def copy(self, out: Path) -> None:
-        """Bring all but the answers into the folder of a run that has not begun."""
+        """Bring all but the verdicts into the folder of a run that has not begun: answers stand beside what was found."""
         out.mkdir(parents=True, exist_ok=True)
-        for name in _FILES:
+        for name in ("sessions.jsonl", "passages.jsonl"):
             shutil.copyfile(self._folder / name, out / name)
-        source, target = self._folder / "points.jsonl", out / "points.jsonl"
-        if source.exists():
-            target.unlink(missing_ok=True)
-            with RecordFile(target, PointRecord, lambda record: record.key) as points:
-                for record in read_records(source, PointRecord, lambda record: record.key).values():
-                    if record.searched:  # the others are made of the data and the sessions
-                        points.add(record.model_copy(update={"verdict": None}))
+        verdicts = {"answers": {"__all__": {"verdicts"}}}
+        lines = []
+        for key, found in read_records(self._folder / "retrieved.jsonl", QuestionRecord, _key).items():
+            asked = self._questions.get(key, found)
+            record = asked if (asked.retrieved, asked.deeper) == (found.retrieved, found.deeper) else found
+            lines.append(
+                record.model_dump_json(exclude=verdicts | {"budgets": {"__all__": verdicts}}, exclude_defaults=True)
+            )
+        _write(out / "retrieved.jsonl", lines)
+        if (source := self._folder / "points.jsonl").exists():
+            points = read_records(source, PointRecord, _key).values()
+            # Those that were not searched for are made of the data and the sessions.
+            bare = (point.model_dump_json(exclude={"verdict"}, exclude_defaults=True) for point in points if point.searched)
+            _write(out / source.name, bare)
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
         """Stands for the answerer, who is only asked again where the model had said nothing: that stays so."""
         return AnswerRecord(text=None, silent=True, error="the answerer had returned nothing")
 
-    def warning(self) -> str:
-        """What every output says."""
-        return f"answers are taken over from a finished run (made under {self.made}); only judges and scores are new"
+
+def _key(record: QuestionRecord | PointRecord) -> str:
+    return record.key
 
 
-def _without_verdicts(record: QuestionRecord) -> QuestionRecord:
-    answers = {"answers": {"__all__": {"verdicts"}}}
-    return QuestionRecord.model_validate(record.model_dump(exclude=answers | {"budgets": {"__all__": answers}}))
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with atomic_writer(path) as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def _answered(record: QuestionRecord) -> bool:

@@ -187,7 +187,6 @@ async def evaluate(
         if labelled.difficulty is not None:
             scored["cells"] = list(labelled.difficulty.cells())
         records.append(session_fields(labelled) | trajectory_fields(trajectory) | scored)
-    weights, transition_options = _reward_fields(options)
     made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
@@ -195,8 +194,7 @@ async def evaluate(
         "episode": asdict(config),
         "prompt_hashes": config.prompt_hashes,
         "embedder": cached.name,
-        "weights": weights,
-        "transition_options": transition_options,
+        **_reward_fields(options),
         "bootstrap": {"by": "person", "level": 0.95, "resamples": resamples, "seed": seed},
     }
     summary = {
@@ -275,7 +273,11 @@ def read_result(folder: Path) -> HeldoutResult:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
         result = HeldoutResult([json.loads(line) for line in lines], summary)
-        _ = summary["policy"], _reward_of(summary), [(record["score"], _task(record)) for record in result.records]
+        _ = (
+            summary["policy"],
+            summary["provenance"]["weights"],
+            [(record["score"], _task(record)) for record in result.records],
+        )
     except OSError as error:
         raise DeltaMemError(f"{folder}: no held-out evaluation to compare with: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -313,16 +315,11 @@ def _task(record: Record) -> str:
     return json.dumps([record[field] for field in ("key", "dialogue", "prior_state", "target_operations")])
 
 
-def _reward_fields(options: RewardOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights of the parts, and the rest."""
-    transition_options = asdict(options)
-    return {
-        part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")
-    }, transition_options
-
-
-def _reward_of(summary: Mapping[str, Any]) -> tuple[Any, Any]:
-    return summary["provenance"]["weights"], summary["provenance"]["transition_options"]
+def _reward_fields(options: RewardOptions) -> dict[str, dict[str, Any]]:
+    """The weights of the parts, and the rest, as the summary has them."""
+    rest = asdict(options)
+    weights = {part: rest.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")}
+    return {"weights": weights, "transition_options": rest}
 
 
 def _score(record: Record, name: str) -> float:
@@ -378,13 +375,8 @@ def _reward_used(summary: Mapping[str, Any]) -> str:
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Lay the summary out for the terminal."""
     spent = f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s"
-    table = Table(
-        title=f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people",
-        caption=f"{_reward_used(summary)}; {spent}",
-    )
-    table.add_column("metric", no_wrap=True)
-    table.add_column("estimate", justify="right")
-    table.add_column("95% interval by person", justify="right")
+    title = f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people"
+    table = _interval_table("estimate", title, f"{_reward_used(summary)}; {spent}")
     for name in shown_metrics(summary["metrics"]):
         value, cells = summary["metrics"][name], ("-", "nothing to count")
         if value:
@@ -396,15 +388,20 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 def difference_table(found: Mapping[str, Interval], other: str) -> Table:
     """Lay paired differences out for the terminal."""
     sessions = next(iter(found.values())).count
-    table = Table(title=f"More than {other}, on the same {sessions} sessions", caption="* the interval leaves out 0")
+    title = f"More than {other}, on the same {sessions} sessions"
+    table = _interval_table("difference", title, "* the interval leaves out 0")
+    for name in (name for name in LABELS if name in found):
+        one = found[name]
+        mark = "*" if one.low > 0 or one.high < 0 else ""
+        table.add_row(label(name), f"{one.estimate:+.3f}{mark}", f"{one.low:+.3f} to {one.high:+.3f}")
+    return table
+
+
+def _interval_table(heading: str, title: str, caption: str) -> Table:
+    table = Table(title=title, caption=caption)
     table.add_column("metric", no_wrap=True)
-    table.add_column("difference", justify="right")
+    table.add_column(heading, justify="right")
     table.add_column("95% interval by person", justify="right")
-    for name in LABELS:
-        if name in found:
-            one = found[name]
-            mark = "*" if one.low > 0 or one.high < 0 else ""
-            table.add_row(label(name), f"{one.estimate:+.3f}{mark}", f"{one.low:+.3f} to {one.high:+.3f}")
     return table
 
 
@@ -451,7 +448,7 @@ def main(config: DictConfig) -> int:
 def _comparable(folder: Path, options: RewardOptions, sessions: Sequence[LabelledSession]) -> HeldoutResult:
     """Read an earlier evaluation that the present one can be compared with."""
     result = read_result(folder)
-    if _reward_of(result.summary) != _reward_fields(options):
+    if not _reward_fields(options).items() <= result.summary["provenance"].items():
         raise DeltaMemError(f"{folder}: evaluated under another reward, so nothing can be compared")
     known = {_task(record) for record in result.records}
     if not any(_task(session_fields(session)) in known for session in sessions):
@@ -474,7 +471,14 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             max_concurrency=settings.max_concurrency,
             resamples=settings.resamples,
             seed=settings.seed,
-            provenance=await _provenance(settings, policy),
+            provenance={
+                "config": settings.model_dump(mode="json"),
+                "seed": settings.seed,
+                "sessions_file": str(settings.sessions),
+                "sessions_sha256": file_sha256(settings.sessions),
+                "checkpoint_sha256": None if settings.checkpoint is None else weights_sha256(settings.checkpoint),
+                "served": await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None,
+            },
             on_done=lambda rollout: progress.advance("episodes", tokens=rollout.tokens),
         )
         if settings.probes:
@@ -510,17 +514,6 @@ async def _policy(settings: HeldoutSettings, episode: EpisodeConfig, stack: Asyn
     )
     await policy.check()
     return policy
-
-
-async def _provenance(settings: HeldoutSettings, policy: Policy) -> dict[str, object]:
-    return {
-        "config": settings.model_dump(mode="json"),
-        "seed": settings.seed,
-        "sessions_file": str(settings.sessions),
-        "sessions_sha256": file_sha256(settings.sessions),
-        "checkpoint_sha256": None if settings.checkpoint is None else weights_sha256(settings.checkpoint),
-        "served": await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None,
-    }
 
 
 if __name__ == "__main__":

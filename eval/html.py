@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +60,9 @@ class Chart:
 
 
 def inline_svg(name: str, draw: Callable[[Axes], None], *, size: tuple[float, float] = (5.6, 3.1)) -> Markup:
-    """Draw a chart.
+    """Draw a chart, by a function that is given the axes; `size` is in inches.
 
-    Args:
-        name: Unique on the page; keeps the ids inside the SVGs apart.
-        draw: Draws on the axes.
-        size: Width and height in inches.
-
-    Returns:
-        An ``<svg>`` element; the same bytes for the same drawing.
+    The ids inside the ``<svg>`` begin with the `name`, which is unique on the page. The same drawing gives the same bytes.
     """
     # Here and below, as it takes most of a second to import, and every command that can write a page would wait for it.
     import matplotlib
@@ -103,28 +98,20 @@ def percent(axis: Axis) -> None:
     axis.set_major_formatter(PercentFormatter(1.0))
 
 
-def page_templates(folder: Path) -> Environment:
-    """Open the HTML templates of a folder; everything that they fill in is escaped.
+def render_page(template: Path, **values: Any) -> str:
+    """Fill in a template, whose folder may hold others; the page needs nothing from outside.
 
-    The filter ``pretty`` writes JSON.
-
-    Args:
-        folder: Where the templates are; those that all pages share are found too.
+    Everything that is filled in is escaped. The filter ``pretty`` writes JSON.
     """
     environment = Environment(
-        loader=FileSystemLoader([folder, Path(__file__).parent]),
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["pretty"] = _pretty
-    return environment
-
-
-def render_page(template: Path, **values: Any) -> str:
-    """Fill in a template (see `page_templates`); the page needs nothing from outside."""
-    return page_templates(template.parent).get_template(template.name).render(**values)
+    environment.filters["pretty"] = partial(json.dumps, ensure_ascii=False, indent=2)
+    return environment.get_template(template.name).render(**values)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -138,7 +125,3 @@ def write_page(path: Path, page: str) -> None:
             file.write(page)
     except OSError as error:
         raise DeltaMemError(f"{path}: the report cannot be written: {error.strerror or error}") from error
-
-
-def _pretty(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)

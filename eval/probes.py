@@ -34,13 +34,7 @@ def score_probes(
 ) -> dict[str, Any]:
     """Score the shallow policies on the sessions that a policy is evaluated on, all of one split.
 
-    Args:
-        file: The ``sessions.jsonl`` that they come from; the people of its other split are what the probes learn from.
-        sessions: The sessions.
-        embedder: For searches and the reward.
-        options: Of the reward.
-        resamples: Bootstrap draws of people.
-        seed: Of the bootstrap.
+    `file` is the ``sessions.jsonl`` that they come from: the people of its other split are what the probes learn from.
 
     Returns:
         The fields of a `rewards.probes.ProbeScore` by the name of the probe; empty if there are no sessions.
@@ -57,33 +51,26 @@ class ProbeRow(NamedTuple):
     """A policy, trained or shallow; None where it was not measured."""
 
     name: str
-    description: str
-    """Empty for a policy that is no probe."""
+    description: str  # Empty for a policy that is no probe
     knows_target: bool
-    reward: Mapping[str, float] | None
-    """Estimate with its 95% interval by person, ``low`` to ``high``."""
+    reward: Mapping[str, float] | None  # Estimate with its 95% interval by person, ``low`` to ``high``
     transition: Mapping[str, float] | None
-    update_recall: float | None
-    """Due UPDATEs whose memory it rewrote."""
-    cells: Mapping[str, Mapping[str, float]]
-    """The reward by cell of difficulty; empty where none was planned."""
+    update_recall: float | None  # Due UPDATEs whose memory it rewrote
+    cells: Mapping[str, Mapping[str, float]]  # The reward by cell of difficulty; empty where none was planned
 
 
 def rows(summaries: Mapping[str, Summary]) -> list[ProbeRow]:
     """Evaluated policies and the probes beside them, in one order: by falling reward, those that know the target last.
 
-    Args:
-        summaries: What `eval.heldout` writes, by the name that the policy shall have. The probes are those of the first
-            summary that has any, since all are of the same sessions.
+    `summaries` are what `eval.heldout` writes, by the name that the policy shall have. The probes are those of the first
+    that has any, since all are of the same sessions.
     """
     found = []
     for name, summary in summaries.items():
         metrics = summary.get("metrics", {})
-        recall = metrics.get("update_recall")
-        estimate = recall["estimate"] if recall else None
-        found.append(
-            ProbeRow(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate, summary.get("cells", {}))
-        )
+        recall = (metrics.get("update_recall") or {}).get("estimate")
+        measured = metrics.get("reward"), metrics.get("transition"), recall, summary.get("cells", {})
+        found.append(ProbeRow(name, "", False, *measured))
     probes: Mapping[str, Any] = next((summary["probes"] for summary in summaries.values() if summary.get("probes")), {})
     for name, probe in probes.items():
         parts = probe["parts"]
@@ -125,39 +112,28 @@ def probe_table(found: Sequence[ProbeRow]) -> Table:
 class ShownCell(NamedTuple):
     """A cell of difficulty as it is shown."""
 
-    value: str
-    """On its axis."""
-    sessions: int | None
-    """How many of them a trained policy answered; None beside probes alone."""
-    rewards: list[Mapping[str, float] | None]
-    """One for each `ProbeRow`."""
+    value: str  # On its axis
+    sessions: int | None  # How many of them a trained policy answered; None beside probes alone
+    rewards: list[Mapping[str, float] | None]  # One for each `ProbeRow`
 
 
 def cell_rows(found: Sequence[ProbeRow]) -> dict[str, list[ShownCell]]:
     """Rewards by cell of difficulty, the cells by axis; empty where no difficulty was planned."""
-    rewards = {
-        axis: [(value, [row.cells.get(f"{axis}={value}") for row in found]) for value in values]
-        for axis, values in AXES.items()
-    }
-    shown = {
-        axis: [
-            ShownCell(
-                value.replace("_", " "),
-                max((int(one["count"]) for one in of_cell if one and "count" in one), default=None),
-                of_cell,
-            )
-            for value, of_cell in of_axis
-            if any(of_cell)
-        ]
-        for axis, of_axis in rewards.items()
-    }
-    return {axis: of_axis for axis, of_axis in shown.items() if of_axis}
+    shown: dict[str, list[ShownCell]] = {}
+    for axis, values in AXES.items():
+        for value in values:
+            rewards = [row.cells.get(f"{axis}={value}") for row in found]
+            if any(rewards):
+                sessions = max((int(one["count"]) for one in rewards if one and "count" in one), default=None)
+                shown.setdefault(axis, []).append(ShownCell(value.replace("_", " "), sessions, rewards))
+    return shown
 
 
 def cell_tables(found: Sequence[ProbeRow]) -> list[Table]:
     """Rewards by cell of difficulty for the terminal, policies that know the target in a table of their own."""
     tables = []
     shown = cell_rows(found)
+    figure, with_interval = 7, 20  # characters; a word of a heading may take two more than a figure
     for knows_target in (False, True):
         places = [place for place, row in enumerate(found) if row.knows_target == knows_target]
         if not shown or not places:
@@ -168,21 +144,17 @@ def cell_tables(found: Sequence[ProbeRow]) -> list[Table]:
         table.add_column("n", justify="right", no_wrap=True)
         for place in places:
             # A figure is never cut, however long the name above it: an endpoint's has its address.
-            width = _FIGURE if found[place].description else _WITH_INTERVAL
+            width = figure if found[place].description else with_interval
             table.add_column(found[place].name, justify="right", overflow="fold", width=width)
         for axis, of_axis in shown.items():
             table.add_row(axis, style="bold")
             for cell in of_axis:
-                figures = [_cell_figure(found[place], cell.rewards[place]) for place in places]
+                # Probes have no intervals: ten side by side cannot be read.
+                figures = [
+                    f"{one['estimate']:.3f}" if found[place].description and one else interval_text(one)
+                    for place, one in ((place, cell.rewards[place]) for place in places)
+                ]
                 table.add_row(f"  {cell.value}", "" if cell.sessions is None else str(cell.sessions), *figures)
             table.add_section()
         tables.append(table)
     return tables
-
-
-_FIGURE, _WITH_INTERVAL = 7, 20  # Characters; a word of a heading may take two more than a figure
-
-
-def _cell_figure(row: ProbeRow, reward: Mapping[str, float] | None) -> str:
-    """With its interval if the policy is no probe: ten intervals side by side cannot be read."""
-    return f"{reward['estimate']:.3f}" if row.description and reward else interval_text(reward)

@@ -23,7 +23,7 @@ from deltamem.errors import EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import AskContext, Asker, Benchmark, PointChecks, Report, Results, Timeline, TimelineStep
-from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
+from eval.fingerprint import RunManifest
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.models import Models
 from eval.parts import Prompts
@@ -78,7 +78,6 @@ class Run:
     embedder: Embedder
     prompts: Prompts
     manifest: RunManifest
-    taken: TakenAnswers | None
     started: float  # By `time.perf_counter`
     asker: Asker | None = None  # Of a benchmark that asks its questions itself
 
@@ -116,6 +115,8 @@ class Run:
         probes: list[Mapping[str, Any]] = []
         swapped: Sequence[Mapping[str, Any]] = ()
         if self.config.judge.probes:
+            if self.judges or self.benchmark.asks:  # takes its time
+                self.write_partial()
             calibrated = [judge for name, judge in self.judges.items() if name in specs and specs[name].calibrated]
             probes = [await measure(judge, load_calibration()) for judge in calibrated]
             probes += await self.benchmark.probes(self.context)
@@ -136,7 +137,7 @@ class Run:
         write_summary(self.config.out, self._summary(rough, probes=(), seconds=seconds, partial=partial))
 
     def _summary(self, benchmark: Benchmark[Any], **measured: Any) -> Summary:
-        results, taken = self.results(), self.taken
+        results = self.results()
         budgets = self.grader.budgets if self.grader is not None else ()
         return build_summary(
             self.config,
@@ -144,8 +145,8 @@ class Run:
             results,
             usage=self.models.usage(),
             prompt_hashes=self.prompts.hashes,
-            warnings=[*self.manifest.warnings(), *([taken.warning()] if taken is not None else ())],
-            fingerprint=self.manifest.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
+            warnings=[*self.manifest.warnings()],
+            fingerprint=self.manifest.as_dict(),
             budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
             **measured,
         )
@@ -444,8 +445,6 @@ class Run:
     async def _answer(self, found: QuestionRecord, timeline: Timeline) -> None:
         """Answer and judge; answers to the same passages from an earlier run are kept."""
         earlier = self.files.questions.get(found.key)
-        if earlier is None and self.taken is not None:
-            earlier = self.taken.questions.get(found.key)
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
             if earlier.deeper == found.deeper:

@@ -19,25 +19,20 @@ from deltamem.runs import run_tasks
 from eval.benchmark import Benchmark, Config
 from eval.compare.page import report_folders
 from eval.estimate import estimate, estimate_table
-from eval.fingerprint import TAKEN_FROM, RunManifest, TakenAnswers
+from eval.fingerprint import RunManifest, TakenAnswers
 from eval.metrics import load_nltk
 from eval.models import make_embedder, open_models
 from eval.parts import CONFIGURED, GivenParts, Prompts, load_prompts, make_answerer, make_judges
 from eval.progress import ProgressBars
-from eval.records import (
-    open_files,
-)
+from eval.records import open_files
 from eval.run import Run
 from eval.summary import (
     Summary,
     brief_table,
     budget_lines,
-    cost_line,
+    closing_lines,
     failure_lines,
     headline_line,
-    probe_line,
-    protocol_lines,
-    warning_lines,
     write_summary,
 )
 from eval.systems.kinds import make_system, system_kind
@@ -80,14 +75,7 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     tables = [table for made in benchmark.tables if (table := made(summary)) is not None]
     page = config.out / REPORT_FILE
     report_folders([config.out], page)
-    lines = [
-        *protocol_lines(summary),
-        *benchmark.lines(summary),
-        *map(probe_line, summary.probes),
-        cost_line(summary),
-        *warning_lines(summary),
-        f"{summary.version}; every question: {page}",
-    ]
+    lines = [*closing_lines(summary, benchmark.lines(summary)), f"{summary.version}; every question: {page}"]
     budgets = list(budget_lines(summary))
     if sum(len(console.render_lines(table)) for table in tables) + len(lines) + len(budgets) >= LINES:
         tables = [brief_table(table) for table in tables]
@@ -135,15 +123,13 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
     config = benchmark.config
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
     taken = TakenAnswers(config, run_config, prompts.answer) if config.answers_from is not None else None
-    if taken is not None:
-        run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
     without = parts.names | ({"answer"} if taken is not None else set())
     async with open_models(config, without) as models, AsyncExitStack() as stack:
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, benchmark.extras())
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = make_judges(benchmark, prompts, parts, models)
-        manifest = RunManifest(config.out, run_config, mixed=config.mixed)
+        manifest = RunManifest(config.out, run_config, mixed=config.mixed, taken=taken)
         timelines = benchmark.timelines(system)
         if taken is not None:
             unaskable = {record.key for record in benchmark.unaskable()}
@@ -154,7 +140,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
             run = Run(
                 *(benchmark, system, timelines, files, answerer, judges, progress, models, embedder, prompts, manifest),
-                *(taken, started),
+                started,
             )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
@@ -171,10 +157,12 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
                 watch = asyncio.create_task(progress.watch_run(run.write_partial))
                 try:
                     await run.do()
+                except BaseException:
+                    with suppress(Exception):  # what ended the run is what must be told
+                        run.write_partial()
+                    raise
                 finally:
                     watch.cancel()
-                    with suppress(Exception):  # what ended the run is what must be told; judges are still to be measured
-                        run.write_partial()
             summary = await run.measured_summary()
     write_summary(config.out, summary)
     return summary

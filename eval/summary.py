@@ -156,13 +156,6 @@ def headline_line(summary: Summary) -> str:
     return f"{summary.benchmark}, {summary.system}: {'; '.join(parts)}"
 
 
-def warning_lines(summary: Summary) -> Iterator[str]:
-    """Which scores are withheld and why, and the warnings."""
-    for why in dict.fromkeys(summary.withheld.values()):
-        yield f"withheld: {', '.join(metric for metric, reason in summary.withheld.items() if reason == why)}: {why}"
-    yield from (f"warning: {warning}" for warning in summary.warnings)
-
-
 def budget_lines(summary: Summary) -> Iterator[str]:
     """The scores at each further budget of context tokens."""
     for at in summary.budgets:
@@ -172,13 +165,6 @@ def budget_lines(summary: Summary) -> Iterator[str]:
             if score is not None
         ]
         yield f"with {at.budget:,} context tokens ({at.context_tokens:,.0f} shown): {', '.join(shares)}"
-
-
-def protocol_lines(summary: Summary) -> Iterator[str]:
-    """What a run says of its protocol; nothing of our own."""
-    protocol = summary.protocol
-    if protocol["name"] != DEFAULT:
-        yield f"protocol {protocol['name']}, from which this run departs: {'; '.join(protocol['divergences'])}"
 
 
 def cost_line(summary: Summary) -> str:
@@ -193,7 +179,9 @@ def cost_line(summary: Summary) -> str:
         )
         if calls:
             parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
-    parts += unreadable_parts(summary)
+    if unreadable := summary.sessions["unreadable"]:
+        total = summary.sessions["total"]
+        parts.append(f"{unreadable:,} of {total:,} sessions brought no readable answer of the manager")
     if summary.queries_per_memory is not None:
         parts.append(f"{summary.queries_per_memory:.2f} queries per memory")
     if shown := summary.context_tokens:
@@ -203,19 +191,26 @@ def cost_line(summary: Summary) -> str:
     return "; ".join(parts)
 
 
-def unreadable_parts(summary: Summary) -> Iterator[str]:
-    """How many sessions the manager could not be understood about, if any."""
-    if unreadable := summary.sessions["unreadable"]:
-        yield f"{unreadable:,} of {summary.sessions['total']:,} sessions brought no readable answer of the manager"
-
-
-def probe_line(probe: Mapping[str, Any]) -> str:
-    """How often a judge is wrong on answers that are known to be right or wrong."""
-    failures = f", fails on {probe['errors']}" if probe["errors"] else ""
-    return (
-        f"{probe['judge']} judge on probes: accepts {_error_rate(probe['false_accept'])} of the wrong answers, "
-        f"rejects {_error_rate(probe['false_reject'])} of the right ones{failures}"
-    )
+def closing_lines(summary: Summary, own: Iterable[str]) -> Iterator[str]:
+    """What stands below the tables: departures from the protocol, lines of the benchmark's `own`, judges, cost, warnings."""
+    protocol = summary.protocol
+    if protocol["name"] != DEFAULT:
+        yield f"protocol {protocol['name']}, from which this run departs: {'; '.join(protocol['divergences'])}"
+    yield from own
+    for probe in summary.probes:
+        accepts, rejects = (
+            "an unknown share" if share is None else percent_text(share, 0, unit="%")
+            for share in (probe["false_accept"], probe["false_reject"])
+        )
+        failures = f", fails on {probe['errors']}" if probe["errors"] else ""
+        yield (
+            f"{probe['judge']} judge on probes: accepts {accepts} of the wrong answers, "
+            f"rejects {rejects} of the right ones{failures}"
+        )
+    yield cost_line(summary)
+    for why in dict.fromkeys(summary.withheld.values()):
+        yield f"withheld: {', '.join(metric for metric, reason in summary.withheld.items() if reason == why)}: {why}"
+    yield from (f"warning: {warning}" for warning in summary.warnings)
 
 
 def failure_lines(summary: Summary) -> list[str]:
@@ -228,10 +223,6 @@ def failure_lines(summary: Summary) -> list[str]:
         firsts.setdefault(reason.partition(":")[0], reason)
     head = f"{failures.count:,} failures ({stages}); the same command tries again what can be tried; the first:"
     return [head, *firsts.values()]
-
-
-def _error_rate(interval: Mapping[str, float] | None) -> str:
-    return "an unknown share" if interval is None else percent_text(interval, 0, unit="%")
 
 
 def score_table(
@@ -286,16 +277,17 @@ def brief_table(table: Table) -> Table:
 
     Counts stay where failures are left out, because they are not those of the heading.
     """
-    brief = Table(box=table.box, collapse_padding=True, pad_edge=False, show_edge=False, title=table.title)
+
+    def brief(cell: Any, *, counted: bool) -> Any:
+        if not isinstance(cell, str):
+            return cell
+        first, *small = cell.split("\n")
+        return " ".join([first, *(line for line in small if counted and "n=" in line)])
+
+    shown = Table(box=table.box, collapse_padding=True, pad_edge=False, show_edge=False, title=table.title)
     for column in table.columns:
-        brief.add_column(column.header, justify=column.justify)
+        shown.add_column(column.header, justify=column.justify)
     for cells in zip(*(column.cells for column in table.columns), strict=True):
         counted = any("(valid)" in str(cell) for cell in cells)
-        brief.add_row(*(_brief(cell, counted=counted) if isinstance(cell, str) else cell for cell in cells))
-    return brief
-
-
-def _brief(cell: str, *, counted: bool) -> str:
-    """The first line of a cell, and its count."""
-    first, *small = cell.split("\n")
-    return " ".join([first, *(line for line in small if counted and "n=" in line)])
+        shown.add_row(*(brief(cell, counted=counted) for cell in cells))
+    return shown

@@ -28,18 +28,8 @@ EVALUATIONS = tuple(f"{phase}_{mode}" for phase in PHASES for mode in MODES)
 SHOWN_EVALUATION = "after_sampled"
 """The evaluation whose trajectories are shown."""
 
-_SHOWN_KEYS = {
-    "key",
-    "time",
-    "dialogue",
-    "turns",
-    "operations",
-    "target_operations",
-    "prior_state",
-    "retrieved_ids",
-    "score",
-}
-_SHOWN_KEYS |= {"violations"}
+_SHOWN_KEYS = {"key", "time", "dialogue", "turns", "operations", "target_operations", "prior_state", "retrieved_ids"}
+_SHOWN_KEYS |= {"score", "violations"}
 _VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
 
 
@@ -152,23 +142,6 @@ def _change(name: str, before: Record | None, after: Record | None) -> MetricCha
     return MetricChange(before, after, difference, verdict)
 
 
-class TextPiece(NamedTuple):
-    """A stretch of a target's text; of a keyword, whether the matched prediction contains it, else None."""
-
-    text: str
-    found: bool | None
-
-
-class TurnView(NamedTuple):
-    """One message after the opening: an assistant's thinking and action, or what a search returned."""
-
-    role: str
-    think: str = ""
-    queries: Sequence[str] = ()
-    memories: Sequence[Record] = ()
-    rest: str = ""
-
-
 def shown(record: Record, step: int | None = None) -> dict[str, Any]:
     """What the viewer shows of a record; `step` is that of the training it was made in, None for an evaluation."""
     score, transition = record["score"], record["score"]["transition"]
@@ -176,7 +149,7 @@ def shown(record: Record, step: int | None = None) -> dict[str, Any]:
         **{name: record[name] for name in ("key", "time", "dialogue", "operations", "violations")},
         "step": step,
         "prior": {memory_id: memory["text"] for memory_id, memory in record["prior_state"].items()},
-        "turns": [_turn(message)._asdict() for message in record["turns"]],
+        "turns": [_turn(message) for message in record["turns"]],
         "targets": [_target(operation, record) for operation in record["target_operations"]],
         "score": {
             **{name: score[name] for name in ("reward", "format", "retrieval")},
@@ -198,55 +171,48 @@ def shown(record: Record, step: int | None = None) -> dict[str, Any]:
 def trajectories_page(inputs: RunInputs) -> str | None:
     """The viewer with all trajectories of a run that did not fail, or None if there are none."""
     by_step: list[tuple[int | None, Sequence[Record]]] = [(None, inputs.trajectories), *inputs.validation.items()]
-    lines = [
-        json.dumps(shown(record, step), ensure_ascii=False)
-        for step, records in by_step
-        for record in records
-        if record.get("failure") is None
-    ]
-    if not lines:
+    kept = [(record, step) for step, records in by_step for record in records if record.get("failure") is None]
+    if not kept:
         return None
-    script = (Path(__file__).parent / "trajectories.js").read_text(encoding="utf-8")
-    return page("\n".join([json.dumps({"run": inputs.name}), *lines]), script)
+    lines = [json.dumps(line, ensure_ascii=False) for line in ({"run": inputs.name}, *(shown(*one) for one in kept))]
+    return page("\n".join(lines), (Path(__file__).parent / "trajectories.js").read_text(encoding="utf-8"))
 
 
 _THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
 
 
-def _turn(message: Message) -> TurnView:
+def _turn(message: Message) -> dict[str, Any]:
+    """One message after the opening: an assistant's thinking and action, or what a search returned."""
     content = message["content"]
+    turn = {"role": message["role"], "think": "", "queries": [], "memories": [], "rest": ""}
     if message["role"] == "tool":
-        try:
+        with suppress(ValueError):
             memories = json.loads(content)
-        except ValueError:
-            memories = None
-        readable = isinstance(memories, list) and all(isinstance(memory, dict) for memory in memories)
-        return TurnView("tool", memories=memories) if readable else TurnView("tool", rest=content)
+            if isinstance(memories, list) and all(isinstance(memory, dict) for memory in memories):
+                return turn | {"memories": memories}
+        return turn | {"rest": content}
     match = _THINK.fullmatch(content)
     think, rest = (match[1].strip(), match[2].strip()) if match else ("", content)
     read = read_turn(rest, (), thinking=False)
     # A call that departs from the protocol is shown as it was written.
     queries = [] if read.violations else list(read.queries or ())
-    return TurnView("assistant", think, queries, rest="" if queries else rest)
+    return turn | {"think": think, "queries": queries, "rest": "" if queries else rest}
 
 
 def _target(operation: Record, record: Record) -> dict[str, Any]:
     """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
-    written = _matched_text(operation, record["score"]["transition"]["pairs"])
-    keywords = [TextPiece(text, folded(text) in folded(written or "")) for text in operation["keywords"]]
+    # Additions have no id in pairs, so the text decides which pair is of the target entry that this operation wrote.
+    entry = operation["target_memory_id"], operation["text"]
+    pairs = record["score"]["transition"]["pairs"] if operation["event"] != Event.NONE else ()
+    matched = (pair["predicted"]["text"] for pair in pairs if (pair["target"]["id"], pair["target"]["text"]) == entry)
+    written = next(matched, None)
+    keywords = {text: folded(text) in folded(written or "") for text in operation["keywords"]}
     return {
         "operation": operation,
-        "pieces": [piece._asdict() for piece in _pieces(operation["text"], keywords)],
-        "keywords": [keyword._asdict() for keyword in keywords],
+        "pieces": _pieces(operation["text"], keywords),
+        "keywords": [{"text": text, "found": found} for text, found in keywords.items()],
         "remark": _remark(operation, record) if written is None else "",
     }
-
-
-def _matched_text(operation: Record, pairs: Sequence[Record]) -> str | None:
-    """Of the pair whose target entry this operation wrote; additions have no id in pairs, so their text decides."""
-    entry = operation["target_memory_id"], operation["text"]
-    matched = (pair["predicted"]["text"] for pair in pairs if (pair["target"]["id"], pair["target"]["text"]) == entry)
-    return None if operation["event"] == Event.NONE else next(matched, None)
 
 
 def _remark(operation: Record, record: Record) -> str:
@@ -259,15 +225,19 @@ def _remark(operation: Record, record: Record) -> str:
     return f"{named} by a NONE, {'found' if seen else 'not found'} by a search"
 
 
-def _pieces(text: str, keywords: Sequence[TextPiece]) -> list[TextPiece]:
-    """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win."""
-    longest_first = sorted((one for one in keywords if one.text.strip()), key=lambda keyword: -len(keyword.text))
+def _pieces(text: str, keywords: Mapping[str, bool]) -> list[dict[str, Any]]:
+    """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win.
+
+    Returns:
+        Each stretch of the text; of a keyword, whether the matched prediction contains it, else None.
+    """
+    longest_first = sorted(filter(str.strip, keywords), key=len, reverse=True)
     if not longest_first:
-        return [TextPiece(text, None)]
-    found = {folded(keyword.text): keyword.found for keyword in longest_first}
-    pattern = "|".join(r"\s+".join(map(re.escape, keyword.text.split())) for keyword in longest_first)
+        return [{"text": text, "found": None}]
+    found = {folded(keyword): keywords[keyword] for keyword in longest_first}
+    pattern = "|".join(r"\s+".join(map(re.escape, keyword.split())) for keyword in longest_first)
     parts = re.split(f"({pattern})", text, flags=re.IGNORECASE)  # every second one is a keyword
-    return [TextPiece(part, found.get(folded(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
+    return [{"text": part, "found": found.get(folded(part)) if at % 2 else None} for at, part in enumerate(parts) if part]
 
 
 def write_report(run: Path, *, out: Path | None = None) -> Path:

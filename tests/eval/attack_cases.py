@@ -5,7 +5,6 @@ Names and facts are drawn with a seed, so no model can know them, and every gold
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import re
@@ -27,7 +26,6 @@ from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, Usage
 from deltamem.prompts import Prompt
 from eval import runner
 from eval.answer import LLMAnswerer, Sampler
-from eval.benchmark import Benchmark
 from eval.compare.layout import ALL
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
@@ -35,8 +33,6 @@ from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.locomo.__main__ import Locomo
 from eval.parts import GivenParts
-from eval.personamem.__main__ import PersonaMem
-from eval.personamem.data import COLUMNS
 from eval.records import QuestionRecord, Verdict
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer
 from eval.systems.baselines import Baseline
@@ -144,12 +140,12 @@ Find = Callable[["Store", str, int], list[Passage]]
 
 
 class ScriptedSystem(Baseline):
-    """A system that keeps all sessions but those that it refuses, and finds what a function returns."""
+    """A system that keeps all sessions, and finds what a function returns."""
 
-    def __init__(self, name: str, find: Find, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
-        """Bind the functions; `find` is given the store, the query and k."""
+    def __init__(self, name: str, find: Find) -> None:
+        """Bind the function, which is given the store, the query and k."""
         super().__init__(name, {"shown": "what a function finds"}, lambda key: Store(self), ranked=True)
-        self.find, self.refuses = find, refuses
+        self.find = find
 
 
 class Store(SessionBuffer):
@@ -171,9 +167,7 @@ class Store(SessionBuffer):
         return tuple(turn.id for _, turn in self.turns)
 
     async def ingest(self, session: DialogueSession) -> Ingested:
-        """Keep it, or fail; with a call of a model."""
-        if self._system.refuses(session):
-            raise broken()
+        """Keep it, with a call of a model."""
         await super().ingest(session)
         return Ingested(usage=Usage(calls=1))
 
@@ -303,36 +297,6 @@ def fair(fields: Mapping[str, str]) -> str:
     return CORRECT if right else WRONG
 
 
-def write_letters(folder: Path) -> dict[str, str]:
-    """Write PersonaMem's two files with 96 questions on 6 contexts; returns the right letters, drawn, by question."""
-    rng = random.Random(0)
-    letters = {f"Which name is number {number}?": rng.choice("abcd") for number in range(96)}
-    rows = [
-        {
-            "question_id": f"q{number}",
-            "persona_id": str(number % 6),
-            "question_type": "suggest_new_ideas",
-            "user_question_or_message": question,
-            "correct_answer": f"({letter})",
-            "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
-            "shared_context_id": f"{number % 6}" * 8,
-            "end_index_in_shared_context": "3",
-        }
-        for number, (question, letter) in enumerate(letters.items())
-    ]
-    with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, restval="1")
-        table.writeheader()
-        table.writerows(rows)
-    contexts = []
-    for number in range(6):
-        said = {"system": "Name: Odra", "user": "User: What is it called?", "assistant": f"Assistant: number {number % 2}"}
-        messages = [{"role": role, "content": text} for role, text in said.items()]
-        contexts.append(json.dumps({f"{number}" * 8: messages}) + "\n")
-    (folder / "shared_contexts_32k.jsonl").write_text("".join(contexts), encoding="utf-8")
-    return letters
-
-
 K = 5
 RECALL = f"recall@{K}"
 SKILL = 45
@@ -370,44 +334,36 @@ class Lab:
         """Invent the benchmark."""
         self.folder = folder
         self.world = World(0)
-        self.letters = write_letters(folder)
-        data = self.world.write(folder / "invented.json")
-        keys: dict[type[Benchmark[Any]], list[str]] = {
-            Locomo: [f"data={data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true"],
-            PersonaMem: [f"data={folder}", "answer.runs=1"],
-        }
+        data = f"data={self.world.write(folder / 'invented.json')}"
         fixed = [f"base_url={URL}", "answer.model=scripted", "judge.model=judge", "resamples=20"]
         # Once, as composing takes as long as many of the runs.
-        self._configs = {kind: composed(kind.name.lower(), [*fixed, *own]) for kind, own in keys.items()}
+        self._config = composed("locomo", [data, *fixed, f"k={K}", f"cutoffs=[1,{K}]", "with_time=true"])
 
     def run(
         self,
         name: str,
         *keys: str,
-        kind: type[Benchmark[Any]] = Locomo,
         find: Find | None = turns_of,
-        refuses: Callable[[DialogueSession], bool] = lambda session: False,
         replies: Replies | None = None,
         model: Callable[..., ScriptedModel] | None = None,
         label: Label = fair,
     ) -> Result:
-        """Run LoCoMo or PersonaMem with configuration keys such as ``limit=9``.
+        """Run LoCoMo with configuration keys such as ``limit=9``.
 
         What is not replaced is honest. The system is configured where there is no `find`, and the answerer where a `model`
         is made for it.
         """
-        judges = {judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")}
         parts = GivenParts(
-            system=ScriptedSystem("scripted", find, refuses) if find else None,
+            system=ScriptedSystem("scripted", find) if find else None,
             answerer=None if model else answerer(replies or reader(self.world, SKILL)),
-            judges=judges if kind is Locomo else None,
+            judges={judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")},
         )
-        chosen = self._configs[kind].copy()
+        chosen = self._config.copy()
         chosen.merge_with_dotlist([f"out={self.folder / name}", *keys])
-        config = validated(chosen, kind.config_type)
+        config = validated(chosen, Locomo.config_type)
         if model is not None:
             config = config.model_copy(update={"answer": answered_by(model, config.answer, self.folder)})
-        runner.evaluate(kind, config, Console(quiet=True), parts)
+        runner.evaluate(Locomo, config, Console(quiet=True), parts)
         return Result(self.folder / name)
 
     @cached_property

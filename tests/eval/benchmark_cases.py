@@ -238,6 +238,11 @@ BEAM = Case(
 CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
 
 
+def on(*cases: Case) -> pytest.MarkDecorator:
+    """The cases of a test: one for each way in which what it tests depends on the benchmark."""
+    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases], indirect=True)
+
+
 class Toy(Benchmark[BenchmarkConfig]):
     """Two people say a number a day, and are asked for it the same evening."""
 
@@ -322,12 +327,16 @@ TOYS = tuple(
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
     """Runs in this process have an embedder without weights, quick summaries, and the given system if any."""
     monkeypatch.setattr(runner, "make_embedder", lambda settings: CachedEmbedder(case.embedder()))
-    monkeypatch.setattr(summarise, "git_commit", lambda: None)  # asks git
-    monkeypatch.setattr(summarise, "versions", lambda packages: {})  # looks through all packages
-    monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
-    monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
+    without_versions(monkeypatch)
     if system is not None:
         monkeypatch.setattr(runner, "make_system", lambda *arguments, **named: system)
+
+
+def without_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summaries without what takes long to find out."""
+    for module in (summarise, fingerprint):
+        monkeypatch.setattr(module, "git_commit", lambda: None)  # asks git
+        monkeypatch.setattr(module, "versions", lambda packages: {})  # looks through all packages
 
 
 def served(server: Served, system: str = "full_context") -> list[str]:

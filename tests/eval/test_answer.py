@@ -279,10 +279,10 @@ async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
     begin = time.perf_counter()
     async with timed:
         task = asyncio.create_task(ExtractiveAnswerer(words, with_time=True, timed=timed).answer(request(*MEMORIES), 0))
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.2)
         assert not task.done() and words.calls == []
     seconds = (await task).cost.seconds
-    assert seconds < time.perf_counter() - begin - 0.5
+    assert seconds < time.perf_counter() - begin - 0.1
 
 
 RECORD = QuestionRecord(key="c1/0", group="c1", category="x", question="Q?", gold="g")

@@ -30,6 +30,7 @@ from benchmark_cases import (
     command,
     files,
     finish,
+    on,
     prepare,
     records,
     sent,
@@ -66,11 +67,6 @@ NARROW = ("questions", "sessions", "scores", "passages", "context_tokens", "head
 """Of a summary what must be that of the questions that are asked, whatever else the folder holds."""
 
 
-def on(*cases: Case) -> pytest.MarkDecorator:
-    """The cases of a test: one for each way in which what it tests depends on the benchmark."""
-    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases], indirect=True)
-
-
 @pytest.fixture
 def notebook(case: Case, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     system = Notebook()
@@ -96,25 +92,25 @@ def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, 
 
 
 @on(LOCOMO)
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
+def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = case.write(tmp_path)
+    for override, message in (("+extra=1", "unknown config key 'extra'"), ("cutoffs=[", "no viable alternative")):
+        code, _, err = command(case, monkeypatch, capsys)(*data, "out=out", override)
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith("error: ") and message in err
+    for override, message in (
         ("system=mem9", "system 'mem9' does not exist; there are: deltamem, "),
         ("system=deltamem", "manager.model=<name>"),
-        ("+extra=1", "unknown config key 'extra'"),
         ("cutoffs=[0]", "config key 'cutoffs.0'"),
         ("cutoffs=[5,999]", "cutoffs has 999, but only "),
         ("answer.model=x", "answer needs both base_url=<url>"),
         ("data=absent.json", "absent.json"),
-        ("cutoffs=[", "no viable alternative"),
-    ],
-)
-def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Path, override: str, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = command(case, monkeypatch, capsys)(*case.write(tmp_path), "out=out", override)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("error: ") and message in err
-    assert not list(tmp_path.glob("out/*.jsonl")) or "model" in override
+    ):
+        with pytest.raises(DeltaMemError) as error:
+            case.run(tmp_path, override)
+        assert message in str(error.value)
+        assert not list(tmp_path.glob("out/*.jsonl")) or "model" in override
 
 
 @on(LOCOMO, HALUMEM, PERSONAMEM)
@@ -302,6 +298,8 @@ def test_a_session_that_fails_is_counted_and_mended(case: Case, notebook: Notebo
     notebook.break_ingest = {case.session}
     summary = case.run(tmp_path, "answer.kind=none")
     assert summary["sessions"]["failed"] == summary["failures"]["by_stage"]["ingest"] == 1
+    assert set(summary["withheld"].values()) == {"1 of 6 sessions could not be ingested"}
+    assert summary["withheld"].keys() == summary["scores"].keys()
     reason = f"session {case.session.partition('/')[2]} could not be ingested: out of order"
     failed = [record for record in records(tmp_path).values() if "error" in record]
     assert {record["error"] for record in failed} <= {reason}

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
-from eval import data as fetching
 from eval.data import (
     FETCHABLE,
     LOCOMO,
@@ -57,9 +56,8 @@ def test_order_of_the_folders(tmp_path: Path) -> None:
     assert require(LOCOMO, data_folders({}, root)) == local
 
 
-@pytest.mark.parametrize("name", FETCHABLE)
-def test_missing_data_is_named_with_its_licence_and_the_command_that_fetches_it(name: str, tmp_path: Path) -> None:
-    for dataset in FETCHABLE[name]:
+def test_missing_data_is_named_with_its_licence_and_the_command_that_fetches_it(tmp_path: Path) -> None:
+    for name, dataset in ((name, dataset) for name, datasets in FETCHABLE.items() for dataset in datasets):
         with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence") as error:
             require(dataset, [tmp_path])
         message = str(error.value)
@@ -177,44 +175,41 @@ def from_site(site: Site, page: str = "/file.json", expected: str | None = sha25
     return replace(LOCOMO, origin=site.url + page, sha256=expected)
 
 
-def get(dataset: Dataset, folder: Path, on: Console | None = None) -> Path:
-    return get_all((dataset,), folder, on or console())
-
-
-def get_all(datasets: tuple[Dataset, ...], folder: Path, on: Console) -> Path:
+def get(*datasets: Dataset, folder: Path, on: Console | None = None) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FETCHABLE, "locomo", datasets)
-        return fetch("locomo", folder=folder, accept_licence=True, console=on)
+        return fetch("locomo", folder=folder, accept_licence=True, console=on or console())
 
 
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", FETCHABLE)
-def test_every_licence_is_shown_before_anything_else(name: str, tmp_path: Path) -> None:
-    on = console()
-    with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence"):
-        fetch(name, folder=tmp_path, accept_licence=False, console=on)
-    for dataset in FETCHABLE[name]:
-        assert dataset.licence in printed(on) and str(dataset.origin) in printed(on)
+def test_every_licence_is_shown_before_anything_else(tmp_path: Path) -> None:
+    for name, datasets in FETCHABLE.items():
+        on = console()
+        with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence"):
+            fetch(name, folder=tmp_path, accept_licence=False, console=on)
+        assert all(dataset.licence in printed(on) and str(dataset.origin) in printed(on) for dataset in datasets)
     assert files(tmp_path) == []
+    with pytest.raises(DeltaMemError, match=r"no data named 'locomo10' to fetch; there are: locomo, locomo_audit, halumem_"):
+        fetch("locomo10", folder=tmp_path, accept_licence=True, console=console())
 
 
 def test_a_fetched_file_is_whole_is_found_and_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
     site.pages["/file.json"] = CONTENT
     site.moved["/old.json"] = "/file.json"
     on = console()
-    path = get(from_site(site, "/old.json"), tmp_path, on)
+    path = get(from_site(site, "/old.json"), folder=tmp_path, on=on)
     assert path == tmp_path / LOCOMO.path == require(LOCOMO, [tmp_path])
     assert path.read_bytes() == CONTENT and files(tmp_path) == [path]
     assert f"{len(CONTENT):,} bytes" in printed(on) and "as published" in printed(on)
     asked = list(site.asked)
-    get(from_site(site), tmp_path, on)
+    get(from_site(site), folder=tmp_path, on=on)
     assert site.asked == asked and "already there" in printed(on)
     site.pages["/file.json"] = b"newer"
-    assert get(from_site(site, expected=None), tmp_path).read_bytes() == CONTENT
-    get(from_site(site, expected=None), tmp_path / "other", on)
+    assert get(from_site(site, expected=None), folder=tmp_path).read_bytes() == CONTENT
+    get(from_site(site, expected=None), folder=tmp_path / "other", on=on)
     assert sha256(b"newer") in printed(on) and "no sum is published" in printed(on)
 
 
@@ -223,7 +218,7 @@ def test_another_file_of_that_name_is_named_and_left(site: Site, tmp_path: Path)
     path.parent.mkdir()
     path.write_text("mine")
     with pytest.raises(DeltaMemError, match=r"locomo10\.json is there and is not the published file: its sha256 is"):
-        get(from_site(site), tmp_path)
+        get(from_site(site), folder=tmp_path)
     assert path.read_text() == "mine" and site.asked == []
 
 
@@ -241,10 +236,10 @@ def test_what_is_wrong_or_cut_is_not_kept(site: Site, tmp_path: Path) -> None:
         (replace(LOCOMO, origin=None), "cannot be fetched by a command; it comes from the GitHub repository"),
     ):
         with pytest.raises(DeltaMemError, match=said):
-            get(dataset, tmp_path)
+            get(dataset, folder=tmp_path)
         assert files(tmp_path) == []
     site.cut.clear()
-    assert get(from_site(site, "/cut.json"), tmp_path).read_bytes() == CONTENT
+    assert get(from_site(site, "/cut.json"), folder=tmp_path).read_bytes() == CONTENT
 
 
 def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
@@ -256,7 +251,7 @@ def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
         replace(PERSONAMEM_CONTEXTS, origin=contexts, sha256=sha256(CONTENT)),
     )
     folder, on = tmp_path / "data", console()
-    assert get_all(datasets, folder, on) == folder / "personamem"
+    assert get(*datasets, folder=folder, on=on) == folder / "personamem"
     assert (folder / PERSONAMEM_QUESTIONS.path).read_bytes() == b"a,b\n1,2\n"
     assert (folder / PERSONAMEM_CONTEXTS.path).read_bytes() == CONTENT
     assert len(files(folder)) == 2
@@ -267,19 +262,10 @@ def test_what_the_hub_does_not_have_or_has_otherwise_is_named(hub: Site, tmp_pat
     hub.pages["/datasets/ana/bench/resolve/main/contexts.jsonl"] = CONTENT
     absent = replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "absent.csv"))
     with pytest.raises(DeltaMemError, match=r"ana/bench, file absent\.csv, revision main could not be fetched: .*404"):
-        get(absent, tmp_path / "data")
+        get(absent, folder=tmp_path / "data")
     with pytest.raises(DeltaMemError, match="is not the published file"):
-        get(replace(PERSONAMEM_CONTEXTS, origin=HubFile("ana/bench", "contexts.jsonl")), tmp_path / "data")
+        get(replace(PERSONAMEM_CONTEXTS, origin=HubFile("ana/bench", "contexts.jsonl")), folder=tmp_path / "data")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DeltaMemError, match=r"absent\.csv, revision main could not be fetched: .*offline mode"):
-        get(absent, tmp_path / "data")
+        get(absent, folder=tmp_path / "data")
     assert files(tmp_path / "data") == []
-
-
-def test_names(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeltaMemError, match=r"no data named 'locomo10' to fetch; there are: locomo, locomo_audit, halumem_"):
-        fetch("locomo10", folder=tmp_path, accept_licence=True, console=console())
-    site.pages["/file.json"] = CONTENT
-    monkeypatch.setattr(fetching, "FETCHABLE", {"locomo": (from_site(site),)})
-    path = fetch("locomo", folder=tmp_path, accept_licence=True, console=console())
-    assert path == find(LOCOMO, [tmp_path])

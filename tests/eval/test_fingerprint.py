@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import LOCOMO, Case, files, prepare, records, sent, served
+from benchmark_cases import HALUMEM, LOCOMO, Case, files, on, prepare, records, sent, served
 from scripted_server import Reply, completion, is_check, serve
 
 from deltamem.errors import DeltaMemError
@@ -24,6 +24,7 @@ def made_under(folder: Path) -> set[str]:
     return set(found)
 
 
+@on(LOCOMO)
 def test_a_run_is_not_resumed_with_another_server_of_the_same_model_name(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as first, serve(case.script) as second:
         case.run(tmp_path, *served(first), *BEGUN)
@@ -85,6 +86,7 @@ def test_offline_too_commit_and_versions_must_stay(name: str, first: Any, then: 
     assert sum("mixed" in text for text in LOCOMO.run(tmp_path, "mixed=true")["warnings"]) == 1
 
 
+@on(LOCOMO)
 def test_another_reply_to_the_canary_is_a_warning(case: Case, tmp_path: Path) -> None:
     said = "The cat sees ships."
 
@@ -99,6 +101,7 @@ def test_another_reply_to_the_canary_is_a_warning(case: Case, tmp_path: Path) ->
     assert any(text.startswith("the model of answer has given 2 different answers") for text in summary["warnings"])
 
 
+@on(HALUMEM)
 def test_a_shared_cache_never_gives_the_answers_of_another_model(case: Case, tmp_path: Path) -> None:
     weights = tmp_path / "policy" / "model.safetensors"
     weights.parent.mkdir()

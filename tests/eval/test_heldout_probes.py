@@ -9,6 +9,7 @@ import pytest
 from episode_texts import WordEmbedder
 from heldout_cases import ScriptedPolicy, graded, oracle, people, silent
 from rich.console import Console
+from rich.table import Table
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import to_json_line
@@ -56,11 +57,16 @@ def test_a_policy_that_earns_no_more_than_a_copier_is_told_so(summaries: dict[st
     assert not_better(rows({"perfection": summaries["perfection"]})) == []
 
 
-def test_the_table_names_every_row(summaries: dict[str, dict]) -> None:
-    console = Console(width=120)
+def printed(*tables: Table, width: int = 120) -> str:
+    console = Console(width=width)
     with console.capture() as captured:
-        console.print(probe_table(rows(summaries)))
-    text = captured.get()
+        for table in tables:
+            console.print(table)
+    return captured.get()
+
+
+def test_the_table_names_every_row(summaries: dict[str, dict]) -> None:
+    text = printed(probe_table(rows(summaries)))
     for told in ("perfection", "silence", "do nothing: no operation", "1.000 [1.000, 1.000]"):
         assert told in text, told
 
@@ -74,11 +80,7 @@ def test_rewards_by_difficulty_of_every_row(summaries: dict[str, dict]) -> None:
     by_name = dict(zip([row.name for row in found], implied.rewards, strict=True))
     assert by_name["gold"]["estimate"] == by_name["perfection"]["estimate"] == 1.0
     assert by_name["silence"]["estimate"] == by_name["do nothing"]["estimate"] == pytest.approx(0.1)
-    console = Console(width=120)
-    with console.capture() as captured:
-        for table in cell_tables(found):
-            console.print(table)
-    blind, knowing = captured.get().split("of policies that know the target")
+    blind, knowing = printed(*cell_tables(found)).split("of policies that know the target")
     for told in ("signal", "  implied", "1.000 [1.000, 1.000]", "0.100 [0.100, 0.100]", " 3 "):
         assert told in blind, told
     assert "perfection" not in knowing and "  implied" in knowing and " 3 " in knowing
@@ -89,11 +91,7 @@ def test_figures_by_difficulty_are_whole_on_a_narrow_terminal_whatever_the_polic
     summaries: dict[str, dict],
 ) -> None:
     found = rows({"smollm2-135m at http://127.0.0.1:8123/v1": summaries["silence"]})
-    console = Console(width=80)
-    with console.capture() as captured:
-        for table in cell_tables(found):
-            console.print(table)
-    text = captured.get()
+    text = printed(*cell_tables(found), width=80)
     assert "…" not in text and "  implied  " in text
     (line,) = [line for line in text.partition("know the target")[0].splitlines() if "implied" in line]
     of_probes = [row.cells["signal=implied"]["estimate"] for row in found if row.description and not row.knows_target]

@@ -62,6 +62,7 @@ async def test_what_is_missing_is_told(keys: dict[str, str], said: str, tmp_path
 async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
     with serve(lambda body: completion(CORRECT)) as server:
         limits = {"answer__max_tokens": 9, "judge__max_tokens": 8}
+        limits |= {f"{part}__extra_body__chat_template_kwargs__enable_thinking": False for part in ("answer", "judge")}
         chosen = config(tmp_path / "out", base_url=server.url, answer__model="tiny", seed=3, **limits)
         async with open_models(chosen) as models:
             prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {"lenient": LENIENT})
@@ -74,6 +75,7 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
             assert models.usage()["answer+judge"]["requests"] == 2
         sent = [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests]
         assert sent == [(9, 3, 0.0), (8, 3, 0.0)]
+        assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in server.requests)
 
 
 def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:

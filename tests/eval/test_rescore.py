@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import LOCOMO, Case, prepare, records, served
+from benchmark_cases import HALUMEM, LOCOMO, Case, on, prepare, records, served
 from scripted_server import Reply, completion, failure, is_check, serve
 
 from deltamem.errors import DeltaMemError
@@ -18,6 +18,7 @@ def texts(folder: Path) -> dict[str, list[Any]]:
     return {key: [answer.get("text") for answer in found[key].get("answers", ())] for key in sorted(found)}
 
 
+@on(LOCOMO, HALUMEM)
 def test_only_judges_are_asked(case: Case, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     first.mkdir(), again.mkdir()

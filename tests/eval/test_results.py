@@ -41,39 +41,23 @@ def test_passages_have_the_same_id_only_if_they_are_the_same() -> None:
     assert PassageRecord.of(passage, "another").id not in ids
 
 
-def test_a_question_is_complete_unless_something_failed() -> None:
-    fields = {"key": "a/1", "group": "a", "category": "c", "question": "q"}
-    right = AnswerRecord(text="x", verdicts={"lenient": Verdict(label="correct")})
-    assert QuestionRecord(**fields).complete
-    assert QuestionRecord(**fields, answers=(right,)).complete
-    assert not QuestionRecord(**fields, error="no memory").complete
-    assert not QuestionRecord(**fields, answers=(right, AnswerRecord(text=None, error="nothing"))).complete
-    prose = right.model_copy(update={"verdicts": right.verdicts | {"strict": Verdict(label=None, error="prose")}})
-    assert not QuestionRecord(**fields, answers=(prose,)).complete
-
-
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "one"
-    RunManifest(folder, {"k": 10})
-    RunManifest(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}}).write()
-    same = {"nested": {"x": None}, "models": ["a", "b"], "k": 20}
-    RunManifest(folder, same)
-    for name, value in {"k": 10, "models": ["a"], "nested": {"x": 0}, "new": 1}.items():
-        with pytest.raises(DeltaMemError, match=f"made with {name} = "):
-            RunManifest(folder, same | {name: value})
-    with pytest.raises(DeltaMemError, match="made with k = 20, not None"):
-        RunManifest(folder, {name: value for name, value in same.items() if name != "k"})
-    (folder / MANIFEST_FILE).write_text("{", encoding="utf-8")
+    same = {"answer": {"x": None}, "benchmark": "LoCoMo", "models": ["a", "b"], "system": "a"}
+    RunManifest(tmp_path, same | {"models": ("a", "b")}).write()
+    RunManifest(tmp_path, same)
+    for changes, said in (
+        ({"answer": {"x": 0}}, "answer = "),
+        ({"new": 1}, "new = None, not 1"),
+        ({"answer": 2, "system": "b"}, "system = 'a', not 'b'"),
+        ({"answer": 2, "benchmark": "HaluMem", "system": "b"}, "benchmark = 'LoCoMo', not 'HaluMem'"),
+    ):
+        with pytest.raises(DeltaMemError, match=f"made with {said}"):
+            RunManifest(tmp_path, same | changes)
+    with pytest.raises(DeltaMemError, match=r"made with models = .*, not None"):
+        RunManifest(tmp_path, {name: value for name, value in same.items() if name != "models"})
+    (tmp_path / MANIFEST_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(DeltaMemError, match=r"manifest\.json: not valid JSON"):
-        RunManifest(folder, {})
-
-
-def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tmp_path: Path) -> None:
-    RunManifest(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"}).write()
-    with pytest.raises(DeltaMemError, match="made with benchmark = 'LoCoMo', not 'HaluMem'"):
-        RunManifest(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
-    with pytest.raises(DeltaMemError, match="made with system = 'a', not 'b'"):
-        RunManifest(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
+        RunManifest(tmp_path, {})
 
 
 def test_a_failure_is_wrong_and_left_out_only_where_the_name_says_so() -> None:
@@ -260,33 +244,16 @@ def test_golden_numbers(tmp_path: Path) -> None:
     assert json.loads(write_summary(tmp_path, summary).read_text(encoding="utf-8")) == summary
 
 
-def test_nothing_at_all(tmp_path: Path) -> None:
-    summary, other = (locomo_summary(benchmark_config(tmp_path / name), [], []) for name in ("one", "two"))
-    assert summary["making"]["config_sha256"] == other["making"]["config_sha256"], "whatever the folder"
-    assert summary["mode"] == "offline"
-    assert (summary["making"]["models"]["answer"], summary["making"]["models"]["judge"]) == ("extractive", None)
-    assert [summary[name] for name in ("context_tokens", "memories", "queries_per_memory")] == [None] * 3
-    assert set(summary["latency"].values()) == {None}
-    assert summary["failures"] == {"count": 0, "by_stage": {}, "first": []}
-    assert "no readable answer" not in cost_line(Summary.model_validate(summary))
-
-
-def test_answers_of_the_cache_say_nothing_of_latency(tmp_path: Path) -> None:
-    fast = AnswerRecord(text="x", cost=Cost(calls=1, cached=1, seconds=0.001))
-    slow = AnswerRecord(text="x", cost=Cost(calls=1, seconds=3.0))
-    copied = AnswerRecord(text="x", cost=Cost(seconds=0.5))
-    record = question("a/1", "temporal").model_copy(update={"answers": (fast, slow, copied)})
-    latency = locomo_summary(benchmark_config(tmp_path), [record], [])["latency"]["answer"]
-    assert latency == {"p50": 1.75, "p95": pytest.approx(2.875), "count": 2}
-
-
-def test_a_session_whose_cost_is_lost_is_counted_and_spoils_no_mean(tmp_path: Path) -> None:
-    noted = ingest("a", 0)
+def test_what_cost_nothing_now_spoils_no_latency_and_no_mean(tmp_path: Path) -> None:
+    """Answers of the cache, and sessions whose cost was lost in a kill."""
+    costs = (Cost(calls=1, cached=1, seconds=0.001), Cost(calls=1, seconds=3.0), Cost(seconds=0.5))
+    answers = tuple(AnswerRecord(text="x", cost=cost) for cost in costs)
+    record = question("a/1", "temporal").model_copy(update={"answers": answers})
     lost = ingest("a", 1).model_copy(update={"cost": Cost(), "cost_lost": True})
-    summary = locomo_summary(benchmark_config(tmp_path), [], [noted, lost])
-    assert summary["cost"]["ingest"]["sessions_lost"] == 1
+    summary = locomo_summary(benchmark_config(tmp_path), [record], [ingest("a", 0), lost])
+    assert summary["latency"]["answer"] == {"p50": 1.75, "p95": pytest.approx(2.875), "count": 2}
     assert summary["latency"]["ingest"] == {"p50": 2.0, "p95": 2.0, "count": 1}
-    assert summary["memories"]["written"] == 4
+    assert (summary["cost"]["ingest"]["sessions_lost"], summary["memories"]["written"]) == (1, 4)
     assert summary["queries_per_memory"] == 0.5, "one search for the two memories of the session that was noted"
     assert locomo_summary(benchmark_config(tmp_path), [], [lost])["queries_per_memory"] is None
 
@@ -307,7 +274,11 @@ def test_only_the_first_failures_of_a_stage_are_quoted_and_all_are_counted(tmp_p
 
 def test_what_a_benchmark_adds_becomes_json_and_what_is_no_number_is_refused(tmp_path: Path) -> None:
     more = {"cumulative": [(1, 2)], "usage": RequestCounts()}
-    summary = locomo_summary(benchmark_config(tmp_path), [], [], more=more)
+    summary, other = (locomo_summary(benchmark_config(tmp_path / name), [], [], more=more) for name in ("one", "two"))
+    assert summary["making"]["config_sha256"] == other["making"]["config_sha256"], "whatever the folder"
+    assert summary["mode"] == "offline" and summary["making"]["models"]["answer"] == "extractive"
+    assert [summary[name] for name in ("context_tokens", "memories", "queries_per_memory")] == [None] * 3
+    assert summary["failures"] == {"count": 0, "by_stage": {}, "first": []} and set(summary["latency"].values()) == {None}
     assert summary["cumulative"] == [[1, 2]]
     assert summary["usage"]["requests"] == 0
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
+from benchmark_cases import BEAM, HALUMEM, LOCOMO, Case, Done, on, prepare, sent, served
 from scripted_server import serve
 
 from eval.estimate import RunEstimate, estimate
@@ -70,9 +70,8 @@ def test_an_estimate_asks_nobody_and_writes_nothing(run: Command, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_estimate_counts_the_calls_that_a_run_makes(case: Case, monkeypatch, tmp_path: Path) -> None:
-    prepare(monkeypatch, case)
+@on(LOCOMO, HALUMEM, BEAM)
+def test_an_estimate_counts_the_calls_that_a_run_makes(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as server:
         overrides = served(server, "naive_rag")
         foreseen = estimate(case.kind, case.configured(tmp_path, *overrides))
@@ -107,9 +106,3 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     plain = LOCOMO.configured(tmp_path, *models)
     thinking = LOCOMO.configured(tmp_path, *models, "speed.thinking=1000")
     assert estimate(LOCOMO.kind, thinking).hours(thinking.speed) > estimate(LOCOMO.kind, plain).hours(plain.speed)
-
-
-@pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_every_benchmark_can_be_run_by_its_name(run: Command, tmp_path: Path, name: str) -> None:
-    done = run(f"benchmark={name}", "systems=[none]", f"data={tmp_path / 'absent'}", "estimate=true")
-    assert done.code == 2 and "absent" in done.err

@@ -6,8 +6,9 @@ docs/evaluation.md, "Attacks", has the figures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from statistics import fmean
 
 import pytest
 from attack_cases import (
@@ -26,19 +27,23 @@ from attack_cases import (
     turns_of,
     words,
 )
+from benchmark_cases import without_versions
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Answer
 from eval.compare.layout import ALL
 from eval.judge import load_calibration
-from eval.personamem.__main__ import PersonaMem
+from eval.locomo.__main__ import Locomo
 from eval.scores import GOLD_WORDS
+from eval.summary import headline_line
 from eval.systems.base import Passage, SystemUnavailableError
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("attacks"))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with pytest.MonkeyPatch.context() as patch:
+        without_versions(patch)
+        yield Lab(tmp_path_factory.mktemp("attacks"))
 
 
 def test_honest_control(lab: Lab) -> None:
@@ -61,8 +66,17 @@ def test_an_answerer_that_says_nothing_where_it_is_unsure_gains_nothing(
     unsure: str | Answer, warning: str, lab: Lab
 ) -> None:
     result = lab.run(f"unsure{warning}", replies=reader(lab.world, SKILL, unsure=unsure))
-    assert result.naive_score == 100 and result.score <= lab.honest.score
+    assert result.naive_score == 100 and result.score <= lab.honest.score and not result.summary.withheld
     assert result.head.n == len(result.pooled) and result.head.silent == 70 and warning in result.warnings
+    assert result.summary.failures.by_stage == {"silent": 70}, "and not once more for each judge"
+    assert result.head.failures == 0 and "70 silent" in headline_line(result.summary)
+
+
+def test_answers_that_are_cut_while_they_speak_need_a_larger_limit_and_not_less_thinking(lab: Lab) -> None:
+    cut = Answer("It was in the", truncated=True, prompt_tokens=1, completion_tokens=512)
+    warnings = lab.run("speaks", replies=reader(lab.world, SKILL, unsure=cut)).summary.warnings
+    (warning,) = [one for one in warnings if "answer.max_tokens=" in one]
+    assert warning.startswith("70 of ") and warning.endswith("; raise answer.max_tokens")
 
 
 KNOWN = {item.answer for item in load_calibration()}
@@ -80,6 +94,60 @@ def test_a_judge_that_cannot_be_trusted_withholds_the_score(judge: str, lab: Lab
     result = lab.run(judge, label=JUDGES[judge], replies=reader(lab.world, SKILL, unsure=PLEA if "plea" in judge else None))
     assert result.withheld and result.naive_score == 100
     assert "prose" not in judge or result.score <= lab.honest.score
+    assert headline_line(result.summary).partition("lenient ")[2].startswith("withheld, ")
+    table = Locomo.tables[0](result.summary)
+    assert table is not None
+    metrics, *columns = [list(column.cells) for column in table.columns]
+    row = [str(cells[metrics.index("lenient")]).partition("\n")[0] for cells in columns]
+    assert "withheld" in row and set(row) <= {"withheld", "-"}
+
+
+def test_one_failure_in_a_hundred_is_shown_and_more_are_not(lab: Lab) -> None:
+    world = World(3, conversations=7)  # 112 questions that count
+    data = f"data={world.write(lab.folder / 'seven.json')}"
+    for failing, withheld in ((2, True), (1, False)):  # the second run judges what failed in the first
+        left = iter([None] * failing)
+        result = lab.run(
+            "failing judge",
+            data,
+            "judges=[lenient]",
+            replies=reader(world, SKILL),
+            label=lambda fields, left=left: fair(fields) if "trap" in fields else next(left, fair(fields)),
+        )
+        assert (result.head.n, result.head.failures, result.withheld) == (112, failing, withheld)
+
+
+def test_runs_of_a_judge_are_averaged_and_their_spread_is_told(lab: Lab) -> None:
+    asked: Counter[str] = Counter()
+
+    def wavers(fields: Mapping[str, str]) -> str:
+        asked[pair := f"{fields['question']} {fields['answer']}"] += 1
+        return "correct" if asked[pair] > 1 and lucky(fields["question"], 60) else fair(fields)
+
+    head = (result := lab.run("wavers", "judges=[lenient]", "judge.runs=3", label=wavers)).head
+    assert head.judge_runs is not None and head.score is not None
+    first, *others = head.judge_runs
+    assert first == pytest.approx(lab.honest.score / 100) and others[0] == others[1] > first
+    assert head.score.estimate == pytest.approx(fmean(head.judge_runs))
+    assert f"3 runs of the judge: {100 * first:.1f} to {100 * others[0]:.1f}" in headline_line(result.summary)
+
+
+def test_a_search_that_failed_is_a_failed_answer_in_every_run_and_is_counted_once(lab: Lab) -> None:
+    hard, keys = next(iter(lab.world.gold)), ("answer.runs=2", "judge.runs=2")
+
+    def find(store: Store, query: str, k: int) -> list[Passage]:
+        if query == hard:
+            raise broken()
+        return turns_of(store, query, k)
+
+    result = lab.run("once", *keys, find=find)
+    assert result.summary.failures.by_stage == {"search": 1}
+    (record,) = [record for record in result.run.questions if record.error]
+    assert [answer.error for answer in record.answers] == ["search: the endpoint is gone"] * 2
+    assert record.answers[0].verdicts.keys() == {"lenient", "lenient#2", "strict", "strict#2"}
+    assert set(record.answers[0].scores.values()) == {0.0}
+    again = lab.run("once", *keys)
+    assert again.summary.failures.count == 0 and not any(record.error for record in again.run.questions)
 
 
 def test_a_kind_judge_of_abstention_withholds_that_score_alone(lab: Lab) -> None:
@@ -192,22 +260,17 @@ def test_a_run_that_ends_at_a_hard_question_has_no_score(lab: Lab) -> None:
     assert Result(lab.folder / "early").withheld
 
 
-@pytest.mark.parametrize(
-    "other",
-    [("models/weak", "http://elsewhere.invalid/v1"), ("models/strong",)],
-    ids=["other address", "other model"],
-)
-def test_no_other_model_of_the_same_name_goes_on(other: tuple[str, ...], lab: Lab) -> None:
+def test_no_other_model_of_the_same_name_goes_on(lab: Lab) -> None:
     def weak(question: str, shown: str) -> str | Answer:
         if question in lab.world.gold and lucky(f"later: {question}", 50):
             raise broken()
         return reader(lab.world, SKILL)(question, shown)
 
-    name, perfect = other[0].replace("/", "-"), partial(ScriptedModel, reader(lab.world, 100), *other)
-    lab.run(name, model=partial(ScriptedModel, weak, "models/weak"))
+    perfect = partial(ScriptedModel, reader(lab.world, 100), "models/strong")
+    lab.run("swapped", model=partial(ScriptedModel, weak, "models/weak"))
     with pytest.raises(DeltaMemError, match="holds results that were made with"):
-        lab.run(name, model=perfect)
-    mixed = lab.run(name, "mixed=true", model=perfect)  # what a naive harness does
+        lab.run("swapped", model=perfect)
+    mixed = lab.run("swapped", "mixed=true", model=perfect)  # what a naive harness does
     assert mixed.naive_score > lab.honest.score and "mixed" in mixed.warnings
 
 
@@ -242,21 +305,6 @@ def test_a_limit_draws_from_all_categories_in_proportion(lab: Lab) -> None:
     shares = {"single-hop": 0.45, "multi-hop": 0.15, "temporal": 0.15, "open-domain": 0.05, "adversarial": 0.2}
     assert sum(counts.values()) == 30
     assert all(abs(counts.get(name, 0) - 30 * share) <= 1 for name, share in shares.items())
-
-
-def test_of_two_letters_the_final_answer_counts(lab: Lab) -> None:
-    result = lab.run("guesses", kind=PersonaMem, replies=lambda question, shown: "It may be (a). <final_answer> b")
-    assert result.score < 35
-
-
-def test_sessions_that_fail_withhold_the_score_of_the_others(lab: Lab) -> None:
-    result = lab.run(
-        "sessions",
-        kind=PersonaMem,
-        replies=lambda question, shown: f"<final_answer> {lab.letters[question]}",
-        refuses=lambda session: "number 1" in session.turns[-1].text,
-    )
-    assert result.score <= 50 and result.withheld
 
 
 def test_a_weaker_manager_for_the_other_system_shows_in_a_comparison(lab: Lab) -> None:
