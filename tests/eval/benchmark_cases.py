@@ -351,10 +351,10 @@ def sent(server: Served) -> list[str]:
     return [json.dumps([body["messages"], body.get("seed")]) for body in bodies]
 
 
-def records(folder: Path, name: str = "questions") -> dict[str, dict[str, Any]]:
+def records(folder: Path, name: str = "questions", out: str = "out") -> dict[str, dict[str, Any]]:
     """The last record of each key of a file of records in ``out``."""
     found = {}
-    for line in (folder / "out" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (folder / out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         found[record.get("key") or record.get("id") or f"{record['store']}/{record['session']}"] = record
     return found

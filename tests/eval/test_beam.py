@@ -91,14 +91,21 @@ def test_the_plans_of_ten_million_tokens_are_one_chat_whose_numbers_go_on(tmp_pa
         (row("2", [batch(0, None, "*A.")], {}), "it has no dates", 6),
     ],
 )
-def test_what_is_broken_is_counted_and_the_rest_is_asked(
-    monkeypatch, tmp_path: Path, value: dict[str, Any], message: str, questions: int
+def test_what_is_broken_is_named_and_the_rest_is_read(
+    tmp_path: Path, value: dict[str, Any], message: str, questions: int
 ) -> None:
-    prepare(monkeypatch, BEAM, Notebook())
-    path = write(tmp_path / "b.parquet", [rows()[0], value])
-    summary = BEAM.run(tmp_path, f"data={path}", "answer.kind=none")
-    assert summary["failures"]["by_stage"] == {"data": 1} and message in summary["failures"]["first"][0]
-    assert summary["questions"]["total"] == questions
+    found = read(tmp_path, rows()[0], value)
+    assert len(found.problems) == found.description()["unreadable"] == 1 and message in found.problems[0]
+    assert found.description()["questions"] == questions
+
+
+def test_what_is_broken_is_counted_and_the_rest_is_asked(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, BEAM, system := Notebook())
+    path = write(tmp_path / "b.parquet", [*rows(), row("3", [], {})])
+    summary = BEAM.run(tmp_path, f"data={path}", "answer.kind=none", "conversations=[2]")
+    assert system.opened == ["2"] and summary["questions"]["by_category"] == {"instruction_following": 1}
+    assert summary["failures"]["by_stage"] == {"data": 1} and "it has no messages" in summary["failures"]["first"][0]
+    assert "a sample: 1 of 7 questions (conversations=[2])" in summary["version"]
 
 
 def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
@@ -131,7 +138,7 @@ def tau_b(first: list[int], second: list[int]) -> float:
 
 def test_the_order_of_events_is_scored_as_the_official_code_scores_it() -> None:
     draw = random.Random(0)
-    for _ in range(300):
+    for _ in range(100):
         events, lines = draw.randint(1, 6), draw.randint(1, 7)
         found = [draw.choice([None, *range(lines)]) for _ in range(events)]
         reference = [f"event {number}" for number in range(events)]
@@ -172,6 +179,17 @@ def test_rubrics_are_judged_item_by_item(monkeypatch, tmp_path: Path) -> None:
     assert scores["recall@5"]["event_ordering"] == 1.0 and "abstention" not in scores["recall@5"]
     assert summary["headline"]["metric"] == "score"
 
+    def hard(body: dict[str, Any]) -> Reply:
+        checked = body["messages"][0]["content"].startswith("You check")
+        return completion('{"reason": "r", "label": "wrong"}') if checked else BEAM.script(body)
+
+    with serve(hard) as server:
+        BEAM.run(tmp_path, *served(server, "naive_rag"), f"out={tmp_path / 'other'}")
+    runs = load_runs([tmp_path / "out", tmp_path / "other"])
+    differences = {one.metric: one.interval for one in paired_differences(runs, resamples=20)}
+    assert differences["score"].count == 7 and differences["score"].estimate == pytest.approx(4.25 / 7)
+    assert "not the published file" in paper_tables(runs)[0].title
+
 
 def test_an_item_that_no_judge_could_judge_counts_as_nothing_and_is_mended(monkeypatch, tmp_path: Path) -> None:
     works: list[bool] = []
@@ -191,29 +209,3 @@ def test_an_item_that_no_judge_could_judge_counts_as_nothing_and_is_mended(monke
         asked = len(sent(server))
         assert BEAM.run(tmp_path, *served(server))["scores"]["score"]["contradiction_resolution"]["estimate"] == 0.75
         assert len(sent(server)) == asked + 1
-
-
-def test_some_chats_and_a_sample(monkeypatch, tmp_path: Path) -> None:
-    prepare(monkeypatch, BEAM, system := Notebook())
-    summary = BEAM.run(tmp_path, "answer.kind=none", "conversations=[2]")
-    assert system.opened == ["2"] and summary["questions"]["by_category"] == {"instruction_following": 1}
-    assert "a sample: 1 of 7 questions (conversations=[2])" in summary["version"]
-    with pytest.raises(DeltaMemError, match="conversations names '9', which the data does not have; there are: 1, 2"):
-        BEAM.run(tmp_path, "conversations=[9]")
-
-
-def test_two_runs_are_compared_item_by_item(monkeypatch, tmp_path: Path) -> None:
-    prepare(monkeypatch, BEAM)
-    with serve(BEAM.script) as server:
-        BEAM.run(tmp_path, *served(server))
-
-    def hard(body: dict[str, Any]) -> Reply:
-        checked = body["messages"][0]["content"].startswith("You check")
-        return completion('{"reason": "r", "label": "wrong"}') if checked else BEAM.script(body)
-
-    with serve(hard) as server:
-        BEAM.run(tmp_path, *served(server), f"out={tmp_path / 'other'}")
-    runs = load_runs([tmp_path / "out", tmp_path / "other"])
-    differences = {one.metric: one.interval for one in paired_differences(runs, resamples=20)}
-    assert differences["score"].count == 7 and differences["score"].estimate == pytest.approx(4.25 / 7)
-    assert "not the published file" in paper_tables(runs)[0].title

@@ -61,26 +61,20 @@ def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
         assert " ".join(sentence.split()) in page.text
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
+def test_outcomes_of_questions_and_of_points() -> None:
+    record = QuestionRecord(key="a/1", group="a", category="c", question="q")
+    for labels, expected in (
         (["correct", "Correct"], "right"),
         (["wrong", "fooled"], "wrong"),
         (["correct", "wrong"], "disagreement"),
         (["correct", None], "failed"),
         ([], "not judged"),
-    ],
-)
-def test_outcomes(labels: list[str | None], expected: str) -> None:
-    verdicts = [Verdict(label=label, error=None if label else "prose") for label in labels]
-    answers = tuple(AnswerRecord(text="x", verdicts={"j": verdict}) for verdict in verdicts)
-    record = QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
-    assert outcome(record) == expected
+    ):
+        verdicts = [Verdict(label=label, error=None if label else "prose") for label in labels]
+        answers = tuple(AnswerRecord(text="x", verdicts={"j": verdict}) for verdict in verdicts)
+        assert outcome(record.model_copy(update={"answers": answers})) == expected, labels
     choice = AnswerRecord(text="(a)", scores={"correct": 0.0})
     assert outcome(record.model_copy(update={"answers": (choice,)})) == "wrong"
-
-
-def test_outcomes_of_points() -> None:
     fields = {"key": "u/S1/p1", "user": "u", "session": 0, "text": "t"}
     for kind, source, label, expected in (
         ("integrity", "system", "2", "right"),
@@ -96,8 +90,12 @@ def test_outcomes_of_points() -> None:
         assert point_outcome(PointRecord.model_validate(point | {"verdict": None, "error": "gone"})) == "failed"
 
 
-def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(tmp_path / "run", [question("u/1", "Basic Fact Recall")], benchmark="HaluMem-Medium")
+def test_points_are_browsable_wrong_ones_first_and_long_passages_are_cut(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(page_module, "TEXT_BUDGET", 1_000)
+    passages = [Passage("x" * 900), Passage("y" * 900), Passage("short")]
+    kept = [PassageRecord.of(passage, "store").id for passage in passages]
+    asked = question("u/1", "Basic Fact Recall", passages=[*kept, "gone"])
+    folder = write_run(tmp_path / "run", [asked], passages=passages, benchmark="HaluMem-Medium")
     with RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key) as file:
         for number, label in enumerate(("2", "0", "2")):
             fields = {"key": f"u/S0/p{number}", "user": "u", "session": 0, "text": f"point {number}"}
@@ -107,32 +105,18 @@ def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatc
     assert data["points"] == [2, 3]
     assert [item["question"] for item in data["items"]] == ["What?", "point 1", "point 0"]
     assert data["items"][1]["answers"][0]["verdicts"]["integrity"]["label"] == "0"
-
-
-def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_module, "TEXT_BUDGET", 1_000)
-    passages = [Passage("x" * 900), Passage("y" * 900), Passage("short")]
-    kept = [PassageRecord.of(passage, "store") for passage in passages]
-    asked = question("a/1", "temporal", passages=[*(record.id for record in kept), "gone"])
-    run = write_run(tmp_path / "run", [asked], passages=passages)
-    (data,) = json.loads(viewer_data(load_runs([run])))
     assert data["cut"] == 333
     assert [len(passage[0]) for passage in data["passages"]] == [334, 334, 5]
     assert len(data["items"][0]["found"]) == 3, "a passage that is not in the file is left out"
 
 
-def test_a_run_without_answers_is_drawn(tmp_path: Path, recwarn) -> None:
-    unanswered = question("a/1", "temporal").model_copy(update={"search_seconds": 0.0, "answers": ()})
-    run = write_run(tmp_path / "run", [unanswered])
-    render(load_runs([run]))
-    assert [str(warning.message) for warning in recwarn] == [], "it took no time"
-
-
-def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: Path) -> None:
+def test_neither_a_name_that_is_no_text_nor_a_run_without_answers_breaks_the_page(tmp_path: Path, recwarn) -> None:
     run = tmp_path / os.fsdecode(b"run\xff")
+    unanswered = question("a/1", "temporal").model_copy(update={"search_seconds": 0.0, "answers": ()})
     try:
-        write_run(run, [question("a/1", "temporal")])
+        write_run(run, [unanswered])
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     write_report(load_runs([run]), tmp_path / "report.html")
     assert "run?" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert [str(warning.message) for warning in recwarn] == [], "it took no time"

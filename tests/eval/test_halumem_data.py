@@ -25,6 +25,11 @@ def test_sessions_points_and_questions(tmp_path: Path) -> None:
     user = data.users[0]
     assert (user.id, user.name) == (ANA, "Ana Lee")
     first, generated, third, last = user.sessions
+    keys = [question.key for question in user.questions]
+    assert keys == [f"{ANA}/S1/q1", f"{ANA}/S1/q2", f"{ANA}/S3/q1"]
+    # A user is read as far as the last question that is asked.
+    assert [len(user.asked(keys[:count]).sessions) for count in (0, 1, 2, 3)] == [0, 1, 1, 4]
+    assert [question.key for question in user.asked([keys[1]]).questions] == [keys[1]]
     assert [session.dialogue.id for session in user.sessions] == ["S1", "S2", "S3", "S4"]
     assert [turn.id for turn in first.dialogue.turns] == ["S1:1", "S1:2"]
     assert first.dialogue.turns[1].time == datetime(2025, 9, 1, 10, 5)
@@ -36,14 +41,10 @@ def test_sessions_points_and_questions(tmp_path: Path) -> None:
     assert [point.searched for point in third.points] == [True, False]
     assert third.questions[0].evidence == ("Ana Lee's city is Denver.", "Ana Lee's xylophone hums.")
     assert last.questions == ()
-    assert [question.key for question in user.questions] == [f"{ANA}/S1/q1", f"{ANA}/S1/q2", f"{ANA}/S3/q1"]
-
-
-def test_decorated_types_and_the_source_of_the_readme(tmp_path: Path) -> None:
-    user = ben()
-    user["sessions"][0]["memory_points"] = [point("x", "primary", memory_type="[Sep 01, 2025][Event Memory]")]
-    (found,) = load(tmp_path, user).users[0].sessions[0].points
-    assert (found.record.memory_type, found.record.source) == ("Event Memory", "primary")
+    decorated = ben()
+    decorated["sessions"][0]["memory_points"] = [point("x", "primary", memory_type="[Sep 01, 2025][Event Memory]")]
+    (found,) = load(tmp_path, decorated).users[0].sessions[0].points
+    assert (found.record.memory_type, found.record.source) == ("Event Memory", "primary"), "as the README says"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,6 @@ def test_a_file_without_users_is_refused(tmp_path: Path, lines: tuple[str, ...])
         load(tmp_path, *lines)
     with pytest.raises(DeltaMemError, match=r"absent\.jsonl: No such file"):
         load_halumem(tmp_path / "absent.jsonl")
-
-
-def test_a_user_is_read_as_far_as_the_last_question_that_is_asked(tmp_path: Path) -> None:
-    first, _ = load(tmp_path, ana(), ben()).users
-    keys = [question.key for question in first.questions]
-    assert [len(first.asked(keys[:count]).sessions) for count in (0, 1, 2, 3)] == [0, 1, 1, 4]
-    assert [question.key for question in first.asked([keys[1]]).questions] == [keys[1]]
 
 
 def test_points_are_linked_to_turns_and_found(tmp_path: Path) -> None:

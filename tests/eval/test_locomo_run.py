@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from benchmark_cases import LOCOMO, Notebook, command, finish, prepare, records, sent, served
 from locomo_cases import TRICK, audit, benchmark, script, write
-from rich.console import Console
 from scripted_server import Served, serve
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
 from eval.locomo import scores
-from eval.summary import Summary, brief_table
+from eval.summary import Summary
 
 
 @pytest.fixture(autouse=True)
@@ -49,25 +48,31 @@ def test_offline_recall_by_hand(tmp_path: Path) -> None:
 
 
 def test_every_question_of_the_file_is_accounted_for(tmp_path: Path) -> None:
-    summary = LOCOMO.run(tmp_path, "categories=[1,4]", "limit=2", "answer.kind=none")
-    left_out = {"conversations": 0, "category": 4, "limit": 3}
+    summary = LOCOMO.run(tmp_path, "categories=[1,4]", "limit=2", "answer.kind=none", "conversations=[conv-1]")
+    left_out = {"conversations": 1, "category": 4, "limit": 2}
     assert summary["accounting"] == {"total": 9, "asked": 2, "failed": 0, "not_asked": left_out}
     assert summary["questions"]["by_category"] == {"single-hop": 1, "multi-hop": 1}
+    assert summary["version"].startswith("unknown version (2 conversations, 9 questions), a sample: ")
+    assert "intervals: over questions, all of one" in str(scores.table(Summary.model_validate(summary)).caption)
     summary = LOCOMO.run(tmp_path, "answer.kind=none")
+    assert "intervals: bootstrap over conversations" in str(scores.table(Summary.model_validate(summary)).caption)
     assert summary["accounting"]["asked"] == summary["accounting"]["total"] == 9
     assert summary["data"]["questions_that_occur_again"] == 1
     found = records(tmp_path)
     assert found["conv-1/6"]["notes"] == ["suggests the wrong answer 'a cat'"]
-    assert found["conv-1/3"]["notes"] == [
-        "evidence 'D' names no turn",
-        "evidence 'D9:9' names no turn",
-        "no usable evidence",
-    ]
+    unusable = [f"evidence '{name}' names no turn" for name in ("D", "D9:9")]
+    assert found["conv-1/3"]["notes"] == [*unusable, "no usable evidence"]
 
 
 def test_answers_are_judged_by_both_and_category_5_stands_apart(tmp_path: Path) -> None:
+    audited = [f"audit={write(tmp_path / 'a.json', audit())}", "gold=audited"]
     with serve(script) as server:
-        summary = LOCOMO.run(tmp_path, *served(server, "naive_rag"))
+        summary = LOCOMO.run(tmp_path, *served(server, "naive_rag"), *audited)
+        with pytest.raises(DeltaMemError, match="made with audit_sha256 = "):
+            LOCOMO.run(tmp_path, *served(server, "naive_rag"))
+    assert summary["ceiling"]["all"] == pytest.approx(6 / 7)
+    judged = "\n".join(prompts(server))
+    assert "Reference answer: 2023\n" in judged and "Reference answer: 2022\n" not in judged
     scores = summary["scores"]
     assert summary["mode"] == "judged"
     assert scores["lenient"]["all"]["estimate"] == 1.0
@@ -90,17 +95,6 @@ def test_answers_are_judged_by_both_and_category_5_stands_apart(tmp_path: Path) 
     trick = [text for text in asked if text.startswith(TRICK)]
     assert sorted(re.findall(r"Suggested answer \(wrong\): (.*)", "\n".join(trick))) == ["a cat", "yes"]
     assert not any("a cat" in text for text in asked if not text.startswith(TRICK))
-
-
-def test_audited_gold_is_what_judges_see(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", audit())
-    with serve(script) as server:
-        summary = LOCOMO.run(tmp_path, *served(server, "naive_rag"), f"audit={path}", "gold=audited")
-        assert any("Reference answer: 2023\n" in text for text in prompts(server))
-        assert not any("Reference answer: 2022\n" in text for text in prompts(server))
-        assert summary["ceiling"]["all"] == pytest.approx(6 / 7)
-        with pytest.raises(DeltaMemError, match="made with audit_sha256 = "):
-            LOCOMO.run(tmp_path, *served(server, "naive_rag"))
 
 
 def test_the_oracle_is_shown_the_evidence_and_has_no_recall(tmp_path: Path) -> None:
@@ -185,16 +179,3 @@ def test_answers_that_would_fill_the_whole_window_are_refused_before_a_question_
         with pytest.raises(DeltaMemError, match=r"max_tokens=8192 leaves no room in a context window of 8192 tokens"):
             LOCOMO.run(tmp_path, *served(server))
         assert not sent(server)
-
-
-def test_the_table_names_the_conversations_that_were_asked_about_and_what_intervals_are_over(tmp_path: Path) -> None:
-    for conversations, said in (("null", "bootstrap over conversations"), ("[conv-1]", "over questions, all of one")):
-        (folder := tmp_path / said[:4]).mkdir()
-        summary = LOCOMO.run(folder, f"conversations={conversations}", "answer.kind=none")
-        assert summary["questions"]["groups"] == (2 if conversations == "null" else 1)
-        whole = scores.table(Summary.model_validate(summary))
-        assert str(whole.caption).startswith(f"95% intervals: {said}")
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(whole, brief_table(whole))
-    assert captured.get().count("(conversations=[conv-1])") == 2

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from benchmark_cases import DELETED, LONGMEMEVAL, Notebook, changed, prepare, records, sent, served
-from longmemeval_cases import DATES, benchmark, record, write
+from longmemeval_cases import DATES, benchmark, write
 from scripted_server import serve
 
 from deltamem.errors import DeltaMemError
 from eval.longmemeval import data
-from eval.longmemeval.data import TYPES, LongMemEvalData, read_data
+from eval.longmemeval.data import LongMemEvalData, read_data
 
 
 def read(folder: Path, *overrides: str, content: object = None) -> LongMemEvalData:
@@ -39,28 +39,21 @@ def test_a_haystack_is_in_order_and_its_answer_turns_are_known(tmp_path: Path) -
     assert found["q-none_abs"].answers == ("answer_dog_1", "answer_dog_2")
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 100, 5_000, 1 << 25])
-@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize(("chunk", "indent"), [(7, 4), (100, None), (1 << 25, 4)])
 def test_the_file_is_read_in_pieces_of_any_size(monkeypatch, tmp_path: Path, chunk: int, indent: int | None) -> None:
     records = benchmark()
     records[2]["haystack_sessions"][1][0]["content"] = 'Größe "€" \\ 🐕 ]}, [{'
+    config = LONGMEMEVAL.configured(tmp_path, "stores_at_once=1")
     (tmp_path / "lme.json").write_text(json.dumps(records, indent=indent, ensure_ascii=indent is None), encoding="utf-8")
     monkeypatch.setattr(data, "_CHUNK", chunk)
-    (tmp_path / "other").mkdir()
-    found = read_data(LONGMEMEVAL.configured(tmp_path / "other", f"data={tmp_path / 'lme.json'}"))
+    parsed: list[object] = []
+    monkeypatch.setattr(data.json, "loads", lambda text: parsed.append(0) or json.JSONDecoder().decode(text.decode()))
+    found = read_data(config)
+    assert parsed == [], "turns stay in the file"
     for question, one in zip(found.questions, records, strict=True):
         texts = [[turn.text for turn in session.turns] for session in question.sessions]
         assert sorted(texts) == sorted([turn["content"] for turn in session] for session in one["haystack_sessions"])
-
-
-def test_turns_stay_in_the_file(monkeypatch, tmp_path: Path) -> None:
-    parsed: list[object] = []
-    monkeypatch.setattr(data.json, "loads", lambda text: parsed.append(0) or json.JSONDecoder().decode(text.decode()))
-    found = read(tmp_path, "stores_at_once=1")
-    assert parsed == []
-    for _ in range(3):
-        assert sum(len(session.turns) for session in found.questions[0].sessions) == 2 + 3
-    assert len(parsed) == 1, "the last haystack is kept"
+    assert len(parsed) == len(records), "the last haystack is kept"
 
 
 @pytest.mark.parametrize(
@@ -76,16 +69,10 @@ def test_turns_stay_in_the_file(monkeypatch, tmp_path: Path) -> None:
         ("0", "text", "record 1"),
     ],
 )
-def test_a_broken_record_is_counted_and_the_others_are_asked(
-    monkeypatch, tmp_path: Path, path: str, value: object, message: str
-) -> None:
+def test_a_broken_record_is_counted_and_the_others_are_read(tmp_path: Path, path: str, value: object, message: str) -> None:
     found = read(tmp_path, content=changed(benchmark(), path, value))
-    assert len(found.problems) == 1 and message in found.problems[0]
+    assert len(found.problems) == found.description()["unreadable_records"] == 1 and message in found.problems[0]
     assert len(found.questions) == 6
-    prepare(monkeypatch, LONGMEMEVAL, Notebook())
-    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: changed(BENCHMARK, path, value))
-    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none")
-    assert summary["failures"]["by_stage"] == {"data": 1} and summary["data"]["unreadable_records"] == 1
 
 
 BENCHMARK = benchmark()
@@ -96,7 +83,6 @@ BENCHMARK = benchmark()
     [
         ("{}", "does not hold a JSON array"),
         (json.dumps(BENCHMARK)[:-30], "ends within record 7; fetch it again"),
-        (json.dumps(BENCHMARK)[:-1], "ends within record 8"),
         (json.dumps(BENCHMARK).replace('"answer": "a dog"', '"answer": a dog') + " " * 99, "record 1 is not valid JSON"),
         ("[]", "no record is a question of LongMemEval"),
     ],
@@ -154,7 +140,7 @@ def test_recall_of_turns_and_of_sessions_by_hand(monkeypatch, tmp_path: Path) ->
     assert {query for _, query, _ in system.searches} == {record["question"] for record in BENCHMARK}, "without the date"
 
 
-def test_the_oracle_shows_all_answer_turns(monkeypatch, tmp_path: Path) -> None:
+def test_the_oracle_shows_all_answer_turns_and_nothing_else_is_ingested(monkeypatch, tmp_path: Path) -> None:
     prepare(monkeypatch, LONGMEMEVAL)
     LONGMEMEVAL.run(tmp_path, "system=oracle", "answer.kind=none")
     passages = records(tmp_path, "passages")
@@ -163,13 +149,7 @@ def test_the_oracle_shows_all_answer_turns(monkeypatch, tmp_path: Path) -> None:
     }
     assert shown["q-both"] == ["I adopted a dog.", "A dog, how lovely!", "The boat is mine.", "I have a second boat."]
     assert shown["q-none_abs"] == shown["q-user"]
-
-
-def test_a_sample_keeps_the_shares_of_the_types_and_nothing_else_is_ingested(monkeypatch, tmp_path: Path) -> None:
     prepare(monkeypatch, LONGMEMEVAL, system := Notebook())
-    many = [record(f"q{n}", kind, "?", "x", ("said", [("user", "x")])) for n, kind in enumerate([*TYPES] * 10)]
-    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: many)
-    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "limit=12")
-    assert list(summary["questions"]["by_category"].values()) == [2] * 6
-    assert len(system.ingested) == 12 * 2 and len(system.opened) == 12
-    assert "a sample: 12 of 60 questions (limit=12)" in summary["version"]
+    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "limit=2", f"out={tmp_path / 'sample'}")
+    assert len(system.opened) == summary["questions"]["total"] == 2
+    assert "a sample: 2 of 7 questions (limit=2)" in summary["version"]

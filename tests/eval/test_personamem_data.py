@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from personamem_cases import ANA, BO, BO_AGAIN, contexts, persona, rows, user, write_contexts, write_questions
+from personamem_cases import ANA, BO, BO_AGAIN, contexts, rows, write_contexts, write_questions
 
 from deltamem.errors import DeltaMemError
 from eval.data import PERSONAMEM_QUESTIONS, find
@@ -23,18 +22,15 @@ from eval.personamem.data import (
     PROFILE_MARK,
     ContextMessage,
     PersonaMemQuestion,
-    SourceFile,
     histories,
     history,
     in_order,
     load_contexts,
     load_questions,
-    record_key,
     referenced_block,
     session_starts,
     size_of,
     store_ids,
-    without_history,
 )
 from eval.personamem.scores import chosen_letters, is_correct, is_final
 
@@ -57,13 +53,10 @@ def test_rows_become_questions(tmp_path: Path) -> None:
     ("changes", "problem"),
     [
         ({"all_options": "['(a) x', '(b) y'"}, "all_options: Value error, not a list of texts"),
-        ({"all_options": "['(a) x', '(b) y', '(c) z']"}, "four texts"),
         ({"all_options": "['(b) x', '(a) y', '(c) z', '(d) w']"}, "four texts"),
         ({"all_options": "['(a) x', '(b) y', '(c) z', 4]"}, "all_options.3: Input should be a valid string, got 4"),
         ({"all_options": r"['(a) \ud800', '(b) y', '(c) z', '(d) w']"}, "all_options.0: Input should be a valid string"),
-        ({"all_options": "open('x')"}, "all_options: Value error, not a list of texts"),
         ({"correct_answer": "(e)"}, "correct_answer: String should match pattern"),
-        ({"correct_answer": ""}, "correct_answer: "),
         ({"end_index_in_shared_context": "ten"}, ", got 'ten'"),
         ({"shared_context_id": "../x"}, ", got '../x'"),
         ({"user_question_or_message": " "}, "user_question_or_message: "),
@@ -121,32 +114,23 @@ def test_broken_lines_of_contexts_are_named(tmp_path: Path) -> None:
         json.dumps({"w": [{"role": "user", "content": None}]}),
         '{"v": [{"role": "user", "content": "half of \\ud800"}]}',
         good[0],
-        good[1],
+        good[1].replace("a boat", "a\u2028boat"),
         good[2][:-40],
     ]
-    path.write_text("\n".join(broken))
+    path.write_text("\n".join(broken), encoding="utf-8")
     file = load_contexts(path)
-    assert list(file.content) == [ANA, BO]
+    assert list(file.content) == [ANA, BO], "a line separator within a text ends no line"
     assert [problem.split(":")[0] for problem in file.problems] == [f"c.jsonl, line {n}" for n in (3, 4, 5, 6, 7, 9)]
     assert "z.0.role" in file.problems[1]
     assert "second time" in file.problems[4]
     assert "Invalid JSON: EOF" in file.problems[5]
-    assert [message.content for message in file.content[BO]] == [message["content"] for message in contexts()[BO]]
-
-
-def test_line_separators_inside_texts_do_not_end_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    path.write_text(json.dumps({"x": [persona("Ana"), user("one\u2028two")]}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert load_contexts(path).content["x"][1].content == "User: one\u2028two"
+    texts = [message.content.replace("\u2028", " ") for message in file.content[BO]]
+    assert texts == [message["content"] for message in contexts()[BO]]
 
 
 def test_sizes_are_told_by_counts() -> None:
     types = [name for name, count in COUNTS_32K.items() for _ in range(count)]
-    assert len(types) == 589
-    assert size_of(types) == "32k"
-    assert size_of(types[1:]) is None
-    assert size_of(["suggest_new_ideas"] * 589) is None
-    assert size_of(["x"] * 2_727) == "128k"
+    assert size_of(types) == "32k" and size_of(types[1:]) is None and size_of(["x"] * 2_727) == "128k"
     names = "Pref-Rec Recall-Reason New-Ideas Pref-Evol Recall-User Gen-New Recall-Facts"
     assert [LABELS.get(name, name) for name in in_order(types)] == names.split()
     assert in_order(["z", "suggest_new_ideas", "y"]) == ["suggest_new_ideas", "y", "z"]
@@ -159,7 +143,6 @@ def test_the_published_questions() -> None:
     file = load_questions(path)
     questions = file.content
     assert (len(questions), file.problems) == (589, ())
-    assert size_of(question.type for question in questions) == "32k"
     assert Counter(question.type for question in questions) == COUNTS_32K
     assert Counter(question.gold for question in questions) == {"c": 158, "b": 146, "a": 143, "d": 142}
     assert len({(question.context, question.end) for question in questions}) == 222
@@ -268,13 +251,6 @@ def test_a_block_lies_in_the_history_and_within_one_session(roles: str, end: int
         assert not any(block.start < start < block.stop for start in starts)
 
 
-def test_sessions_begin_at_system_messages() -> None:
-    assert session_starts(messages("suasua")) == [0, 3]
-    assert session_starts(messages("uasua")) == [0, 2]
-    assert session_starts(messages("ssua")) == [0]
-    assert session_starts(messages("suas")) == [0, 3]
-
-
 @pytest.mark.parametrize(
     ("end", "blocks_back", "tokens_back", "tokens", "expected"),
     [
@@ -306,63 +282,18 @@ def test_referenced_block(
     assert (None if block is None else (block.start, block.stop, block.agrees)) == expected
 
 
-def test_questions_without_history_are_told_why(tmp_path) -> None:
-    file = load_contexts(write_contexts(tmp_path / "c.jsonl", {"x": contexts()[BO]}))
-    assert without_history(question(6), file) is None
-    assert without_history(question(1), file) is None
-    for end in (-3, 0, 7):
-        lost = without_history(question(end), file)
-        assert lost is not None
-        assert lost.kind == "end_out_of_range"
-        assert f"end index {end} is not within its context, which has 6 messages" in lost.reason
-    lost = without_history(question(6), SourceFile("c.jsonl", "", {}, ()))
-    assert lost == ("context_missing", "its context x is not in c.jsonl")
-
-
-def test_stores_and_records_are_named_by_as_much_as_tells_them_apart(tmp_path) -> None:
+def test_stores_are_named_by_as_much_as_tells_them_apart() -> None:
     assert store_ids([ANA, BO, BO_AGAIN]) == {ANA: "a1" * 6, BO: "b2" * 6, BO_AGAIN: "c3" * 6}
     alike = ["x" * 12 + "1", "x" * 12 + "2"]
     assert store_ids(alike) == {name: name for name in alike}
-    twice = load_questions(write_questions(tmp_path / "q.csv", rows() + rows())).content
-    assert len({record_key(one) for one in twice}) == 14
-
-
-def test_the_published_distances_bear_out_what_blocks_are() -> None:
-    """Within a context, what lies in a later block must lie later by tokens: that holds if questions at the last end
-    index are asked one block after those in the middle of the last session, and not if all are asked in the same block."""
-    path = find(PERSONAMEM_QUESTIONS)
-    if path is None:
-        pytest.skip("PersonaMem's questions are not here")
-    members = defaultdict(list)
-    for one in load_questions(path).content:
-        members[one.context].append(one)
-
-    def out_of_order(blocks_between: int) -> int:
-        contexts = 0
-        for questions in members.values():
-            last = max(one.end for one in questions)
-            places = defaultdict(list)
-            for one in questions:
-                block = -one.blocks_back - (0 if one.end == last else blocks_between)
-                places[block].append(one.tokens - one.tokens_back)
-            ordered = sorted(places)
-            contexts += any(max(places[a]) >= min(places[b]) for a, b in pairwise(ordered))
-        return contexts
-
-    assert out_of_order(1) == 2  # of 37; in both a single question, asked before the last message and not after it
-    assert out_of_order(0) == 23
-    assert out_of_order(2) > 20
 
 
 @pytest.mark.parametrize(
     ("text", "letters", "right"),
     [
         ("<final_answer> (c)", "c", True),
-        ("<final_answer>(c)</final_answer>", "c", True),
         ("<final_answer>c</final_answer>\n", "c", True),
-        ("(c)</final_answer>", "c", True),
         ("  (C) ", "c", True),
-        ("C", "c", True),
         ("Option c.", "c", True),
         ("I weigh (a), (b) and (d). <final_answer>(c)", "c", True),
         ("<final_answer>(a)</final_answer> No: <final_answer>(c)</final_answer>", "c", True),
@@ -373,12 +304,10 @@ def test_the_published_distances_bear_out_what_blocks_are() -> None:
         ("<final_answer> a good fit is c", "ac", False),
         ("A dog would suit you.", "a", False),  # and right where a is: a trap of the rule, kept as it is
         # Two letters are never right, whichever they are.
-        ("(c) or (d)", "cd", False),
         ("<final_answer>(c) or (a)</final_answer>", "ac", False),
         # The same letter twice is one.
         ("(c), that is (c)", "c", True),
         # The whole answer is looked at again if what follows the tag is not right.
-        ("(c) <final_answer>", "", True),
         ("(c) <final_answer> as above", "", True),
         ("(b) <final_answer>(c)", "c", True),
         ("(c) <final_answer>(b)", "b", False),
@@ -386,12 +315,10 @@ def test_the_published_distances_bear_out_what_blocks_are() -> None:
         ("<FINAL_ANSWER>(c)", "c", True),
         ("<final_answer>(c)</final_answer> Have fun!", "c", True),
         ("", "", False),
-        ("I cannot tell.", "", False),
-        ("(e)", "", False),
+        ("I cannot tell (e).", "", False),
         ("abcd", "", False),
         ("c'est la vie", "c", True),
         ("<final_answer>**(c)**", "c", True),
-        ("(c", "c", True),
     ],
 )
 def test_letters(text: str, letters: str, right: bool) -> None:
@@ -404,13 +331,10 @@ def test_letters(text: str, letters: str, right: bool) -> None:
     ("text", "right"),
     [
         ("<final_answer> (c)", True),
-        ("It may be (a). <final_answer> c</final_answer>", True),
-        ("<final_answer> (a) <final_answer> (c)", True),
+        ("<final_answer> (a) <final_answer> c", True),
         (" (C). ", True),
-        ("c", True),
         ("It is (c)", False),
         ("(c) <final_answer>", False),
-        ("(c) <final_answer> (a)", False),
         ("<final_answer> (c), not (a)", False),
         ("", False),
     ],

@@ -80,16 +80,6 @@ def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Not
         run(tmp_path, "users=[7]")
 
 
-def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system: Notebook) -> None:
-    system.break_search = {"User: tea or coffee?"}
-    assert run(tmp_path)["failures"]["by_stage"] == {"search": 1}
-    check_searches(system, 6)
-    system.break_search = ()
-    assert run(tmp_path)["failures"]["count"] == 0
-    assert system.resets == [STORE]
-    check_searches(system)
-
-
 def test_questions_after_a_session_that_failed_wait_for_it(tmp_path: Path, system: Notebook) -> None:
     system.break_ingest = {f"{STORE}/7-8"}
     assert run(tmp_path)["failures"]["by_stage"] == {"ingest": 1, "search": 4}
@@ -172,7 +162,10 @@ def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Not
     assert summary["data"]["questions_without_history"] == {"context_missing": 2, "end_out_of_range": 2}
     assert summary["failures"]["by_stage"] == {"data": 1, "search": 4}
     found = records(tmp_path).values()
-    assert len(found) == 9 and sum("error" in record for record in found) == 4
+    assert len(found) == 9
+    told = [record["error"] for record in found if "error" in record]
+    ends = [f"its end index {end} is not within its context, which has 12 messages" for end in (13, -1)]
+    assert sorted(told) == sorted([*["its context c3c3c3c3c3c3 is not in less.jsonl"] * 2, *ends])
 
 
 def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Notebook) -> None:
@@ -182,7 +175,6 @@ def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Noteb
     summary = run(tmp_path, f"questions={questions}", f"contexts={excerpt}")
     assert summary["benchmark"] == "PersonaMem 32k, not the published file", "an excerpt of the contexts"
     assert summary["questions"]["total"] == summary["questions"]["failed"] == len(records(tmp_path)) == 589
-    assert list(summary["questions"]["by_category"].values()) == [55, 99, 93, 139, 129, 57, 17]
     lost = summary["data"]["questions_without_history"]
     assert sum(lost.values()) == 589 and set(lost) == {"context_missing", "end_out_of_range"}
     assert "589 questions, 7 types, 20 personas, 37 contexts, 222 histories" in summary["version"]

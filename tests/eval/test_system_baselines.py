@@ -78,12 +78,6 @@ def test_search_is_an_exact_ranking(texts: list[str], k: int) -> None:
     assert [passage.sources for passage in asyncio.run(found())] == [(str(number),) for number in best]
 
 
-async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened() -> None:
-    with pytest.raises(EmbedderUnavailableError, match="fetch it"):
-        async with naive_rag(MissingEmbedder(), with_time=True).open(ANA):
-            pass
-
-
 async def test_the_copier_keeps_each_sentence_of_the_user_and_nothing_else() -> None:
     async with copy_all(WordEmbedder(), with_time=False).open(ANA) as memory:
         first, second, *_ = [await memory.ingest(session) for session in dialogue()]
@@ -133,7 +127,10 @@ async def test_the_gold_evidence_in_its_order_and_as_far_as_it_was_said() -> Non
         assert await memory.search("Unknown?", 5) == await other.search("Where?", 5) == []
 
 
-def test_the_embedder_of_a_run_is_loaded_when_it_is_needed_and_draws_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_embedder_is_told_when_a_store_is_opened_or_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EmbedderUnavailableError, match="fetch it"):
+        async with naive_rag(MissingEmbedder(), with_time=True).open(ANA):
+            pass
     monkeypatch.setenv("TQDM_DISABLE", "")
     monkeypatch.delenv("TQDM_DISABLE")
     embedder = make_embedder(EmbedderSettings(name="http://nobody/v1", device="cpu", batch_size=8))

@@ -30,7 +30,7 @@ EVIDENCE = {ANA.id: {QUESTION: ["D2:2", "D1:1"]}, OTHER.id: {QUESTION: ["D9:1"]}
 PEERS = ("mem0", "langmem")
 LASTING = ("deltamem", "episodic", "stitch", "mem0")
 """Systems that keep their memories on disk."""
-NAMES = ("Boston", "Denver", "Xanthippe", "Xanten")
+NAMES = ("Boston", "Denver", "Xanthippe", "Xanten", "Xanthos")
 """What a benchmark says is no data of a user."""
 
 
@@ -105,6 +105,17 @@ async def test_sessions_go_in_and_are_found(bench: Bench) -> None:
             found = await memory.search(QUESTION, 5)
             assert found and all(passage.text.strip() for passage in found)
         assert any("Denver" in passage.text for passage in found)
+        # The same sessions again change nothing and cost nothing.
+        asked, again = len(bench.server.requests), await take_in(memory)
+        assert len(bench.server.requests) == asked and all(ingested.usage == Usage() for ingested in again)
+        assert len(memory.known) == 3 and await memory.search(QUESTION, 5) == found
+        # Searches may run at once, and k is obeyed where passages are ranked.
+        everything, *fewer = await asyncio.gather(*(memory.search(QUESTION, k) for k in (50, 1, 2)))
+        assert len(everything) >= 2
+        assert fewer == [everything[:k] if system.ranked else everything for k in (1, 2)]
+        assert (await memory.ingest(talk(4, datetime(2023, 8, 1)))).readable, "a session without turns does no harm"
+    assert system.name == bench.name and json.loads(json.dumps(system.facts())) != {}
+    assert system.ranked == (bench.name not in ("full_context", "oracle"))
     for passage in found:
         assert set(passage.sources) <= turns
         assert passage.time is None or passage.time.date() in days
@@ -113,61 +124,28 @@ async def test_sessions_go_in_and_are_found(bench: Bench) -> None:
         assert similarities == sorted(similarities, reverse=True) and len(similarities) in (0, len(found))
 
 
-async def test_the_same_session_again_changes_nothing_and_costs_nothing(bench: Bench) -> None:
-    async with bench.opened() as system, system.open(ANA) as memory:
-        await take_in(memory)
-        found, asked = await memory.search(QUESTION, 5), len(bench.server.requests)
-        again = await take_in(memory)
-        assert len(bench.server.requests) == asked and all(ingested.usage == Usage() for ingested in again)
-        assert len(memory.known) == 3 and await memory.search(QUESTION, 5) == found
-
-
-async def test_reset_forgets_and_the_store_can_be_used_again(bench: Bench) -> None:
-    async with bench.opened() as system, system.open(ANA) as memory:
-        await memory.reset()
-        first = await take_in(memory)
-        found = await memory.search(QUESTION, 5)
-        await memory.reset()
-        assert list(memory.known) == [] and await memory.search(QUESTION, 5) == []
-        said = ("My canary is Xanthippe.", "Good morning to you.")
-        await memory.ingest(talk(1, datetime(2024, 1, 1), *(("user", text) for text in said)))
-        # What was in the second place before had a grey cat in it.
-        (new,) = await memory.search("canary Xanthippe grey cat" if system.ranked else QUESTION, 1)
-        assert "Xanthippe" in new.text and set(new.sources) <= {"D1:1", "D1:2"}
-        assert new.time is None or new.time.year == 2024
-        await memory.reset()
-        second = await take_in(memory)
-        assert [ingested.memories for ingested in second] == [ingested.memories for ingested in first]
-        assert [passage.text for passage in await memory.search(QUESTION, 5)] == [passage.text for passage in found]
-
-
-async def test_stores_do_not_see_each_other(bench: Bench) -> None:
+async def test_stores_do_not_see_each_other_and_reset_forgets(bench: Bench) -> None:
     secret = talk(9, datetime(2023, 5, 8), ("user", "My canary is Xanthippe. My city is Xanten."))
     async with bench.opened() as system, system.open(ANA) as memory, system.open(OTHER) as other:
-        await asyncio.gather(take_in(memory), other.ingest(secret))
+        first, _ = await asyncio.gather(take_in(memory), other.ingest(secret))
+        found = await memory.search(QUESTION, 5)
         for query in (QUESTION, "Xanthippe canary Xanten"):
             for passage in await memory.search(query, 50):
                 assert "xan" not in passage.text.lower() and "D9:1" not in passage.sources
         assert any("Xan" in passage.text for passage in await other.search(QUESTION, 5))
         await other.reset()
-        assert len(memory.known) == 3 and await memory.search(QUESTION, 5) != []
-
-
-async def test_k_is_obeyed_where_passages_are_ranked(bench: Bench) -> None:
-    async with bench.opened() as system, system.open(ANA) as memory:
-        await take_in(memory)
-        everything = await memory.search(QUESTION, 50)
-        assert len(everything) >= 2
-        for k in (1, 2):
-            assert await memory.search(QUESTION, k) == (everything[:k] if system.ranked else everything)
-
-
-async def test_searches_may_run_at_once(bench: Bench) -> None:
-    queries = [QUESTION, "chemistry", "job of Ana", QUESTION] * 5
-    async with bench.opened() as system, system.open(ANA) as memory:
-        await take_in(memory)
-        together = await asyncio.gather(*(memory.search(query, 3) for query in queries))
-        assert together == [await memory.search(query, 3) for query in queries]
+        assert list(other.known) == [] and await other.search(QUESTION, 5) == []
+        assert len(memory.known) == 3 and await memory.search(QUESTION, 5) == found
+        # A store that was reset can be used again.
+        said = ("My parrot is Xanthos.", "Good morning to you.")
+        await other.ingest(talk(9, datetime(2024, 1, 1), *(("user", text) for text in said)))
+        (new,) = await other.search("parrot Xanthos Xanten" if system.ranked else QUESTION, 1)
+        assert "Xanthos" in new.text and set(new.sources) <= {"D9:1", "D9:2"}
+        assert new.time is None or new.time.year == 2024
+        await memory.reset()
+        second = await take_in(memory)
+        assert [ingested.memories for ingested in second] == [ingested.memories for ingested in first]
+        assert [passage.text for passage in await memory.search(QUESTION, 5)] == [passage.text for passage in found]
 
 
 async def test_another_run_finds_what_lasts_and_nothing_else(bench: Bench) -> None:
@@ -187,12 +165,6 @@ async def test_another_run_finds_what_lasts_and_nothing_else(bench: Bench) -> No
         assert later.id in memory.known
 
 
-async def test_a_session_without_turns_does_no_harm(bench: Bench) -> None:
-    async with bench.opened() as system, system.open(ANA) as memory:
-        ingested = await memory.ingest(talk(1, datetime(2023, 5, 8)))
-        assert ingested.readable and not ingested.memories and await memory.search(QUESTION, 5) == []
-
-
 async def test_a_session_that_the_model_refuses_can_be_given_again(bench: Bench) -> None:
     if not system_kind(bench.name).with_model:
         pytest.skip("asks no model")
@@ -206,12 +178,6 @@ async def test_a_session_that_the_model_refuses_can_be_given_again(bench: Bench)
         bench.broken = False
         assert (await memory.ingest(second)).usage.calls > 0
         assert len(memory.known) == 2 and "Denver" in (await memory.search("Ana's city is Denver.", 1))[0].text
-
-
-async def test_the_system_says_what_it_is(bench: Bench) -> None:
-    async with bench.opened() as system:
-        assert system.name == bench.name and json.loads(json.dumps(system.facts())) != {}
-        assert system.ranked == (bench.name not in ("full_context", "oracle"))
 
 
 @pytest.mark.parametrize(

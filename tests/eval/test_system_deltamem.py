@@ -19,7 +19,6 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
-from deltamem.manager import ManagerSettings
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import open_models
@@ -192,53 +191,33 @@ async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> No
         assert (await memory.ingest(dialogue()[1])).memories == (DENVER,)
 
 
-async def test_the_model_is_connected_once_and_only_if_something_must_be_read(tmp_path: Path) -> None:
+async def test_the_model_is_connected_once_if_something_must_be_read_and_its_window_splits_sessions(tmp_path: Path) -> None:
+    long = talk(9, datetime(2023, 8, 8), *[("user", f"My item{n} is number {n}. " + "Well, well. " * 60) for n in range(8)])
     connected: list[int] = []
 
     async def connect() -> int:
         await asyncio.sleep(0.01)
         connected.append(1)
-        return 4096
-
-    def system() -> DeltaMemSystem:
-        return DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, connect=connect)
-
-    keys = [StoreKey(name, "Ana") for name in "abc"]
-
-    async def read(opened: DeltaMemSystem, key: StoreKey) -> list[Passage]:
-        async with opened.open(key) as memory:
-            for session in dialogue():
-                await memory.ingest(session)
-            await memory.ingest(talk(4, datetime(2023, 7, 2)))
-            return await memory.search("city", 1)
-
-    one = system()
-    async with one.open(keys[0]) as memory:
-        assert await memory.search("city", 3) == []
-        assert (await memory.ingest(talk(4, datetime(2023, 7, 2)))).memories == ()
-    assert connected == []
-    found = await asyncio.gather(*(read(one, key) for key in keys))
-    assert connected == [1] and all(passages[0].text == DENVER for passages in found)
-    another = system()
-    assert await asyncio.gather(*(read(another, key) for key in keys)) == found and connected == [1]
-
-
-async def test_a_session_that_is_too_long_is_split_by_the_window(tmp_path: Path) -> None:
-    long = talk(1, datetime(2023, 5, 8), *[("user", f"My item{n} is number {n}. " + "Well, well. " * 60) for n in range(8)])
-
-    async def window() -> int:
         return 2600
 
-    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, connect=window).open(ANA) as memory:
-        ingested = await memory.ingest(long)
-        found = await memory.search("Ana's item7 is number 7.", 1)
-    assert ingested.parts > 1 and ingested.memories is not None and len(ingested.memories) == 8
-    assert found[0].sources == ("D1:8",)
-    settings = ManagerSettings(window_tokens=100_000)
-    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, settings=settings).open(
-        StoreKey("b", "Ana")
-    ) as memory:
-        assert (await memory.ingest(long)).parts == 1
+    async def read(memory: Memory) -> list[Passage]:
+        for session in [*dialogue(), talk(4, datetime(2023, 7, 2))]:
+            await memory.ingest(session)
+        return await memory.search("city", 1)
+
+    one, another = (DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, connect=connect) for _ in range(2))
+    keys = [StoreKey(name, "Ana") for name in "ab"]
+    async with one.open(keys[0]) as first, one.open(keys[1]) as second:
+        assert await first.search("city", 3) == []
+        assert (await first.ingest(talk(4, datetime(2023, 7, 2)))).memories == () and connected == []
+        found = await asyncio.gather(read(first), read(second))
+        assert connected == [1] and all(passages[0].text == DENVER for passages in found)
+        ingested = await first.ingest(long)
+        assert ingested.parts > 1 and ingested.memories is not None and len(ingested.memories) == 8
+        (last,) = await first.search("Ana's item7 is number 7.", 1)
+        assert last.sources == ("D9:8",)
+    async with another.open(keys[1]) as second:
+        assert await read(second) == found[1] and connected == [1]
 
 
 async def test_the_window_is_that_of_the_configuration_or_the_endpoint_which_is_told_whether_to_think(
@@ -272,11 +251,11 @@ async def test_a_model_that_does_not_answer_ends_the_run(tmp_path: Path) -> None
         await run(configure(tmp_path, server.url, "manager.max_tokens=20000"))
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "a\\b", "a\0b", "x" * 300], ids=lambda name: repr(name[:6]))
-async def test_ids_that_cannot_name_a_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DeltaMemError, match=r"of a store cannot be the name of a folder"):
-        async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(StoreKey(name, "Ana")):
-            pass
+async def test_ids_that_cannot_name_a_folder(tmp_path: Path) -> None:
+    for name in ("", ".", "..", "../up", "a\\b", "a\0b", "x" * 300):
+        with pytest.raises(DeltaMemError, match=r"of a store cannot be the name of a folder"):
+            async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(StoreKey(name, "Ana")):
+                pass
     assert list(tmp_path.iterdir()) == []
 
 
