@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
@@ -21,7 +30,7 @@ from eval.data import LOCOMO, LOCOMO_AUDIT, Groups, draw, find, missing, reading
 from eval.protocols import LOCOMO as LOCOMO_PROTOCOLS
 from eval.protocols import Protocol
 from eval.records import QuestionRecord
-from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
+from eval.systems.base import DialogueSession, DialogueTurn, FolderName, StoreKey
 
 Captions = Literal["all", "with_url", "none"]
 Gold = Literal["original", "audited"]
@@ -52,13 +61,15 @@ ADVERSARIAL_NUMBER = 5
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 """Category ids and their names, settled by the counts 282 / 321 / 96 / 841 / 446 that the benchmark's own table prints."""
 
-DATE_FORMAT = "%I:%M %p on %d %B, %Y"
+DATE_FORMAT = "%I:%M %p on %d %B, %Y"  # Such as `1:56 pm on 8 May, 2023`
 
 
-class LocomoTurn(BaseModel):
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+
+class LocomoTurn(_Frozen):
     """One utterance."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str = Field(alias="dia_id")  # `D<session>:<number>`, unique within the conversation
     speaker: str
@@ -68,19 +79,16 @@ class LocomoTurn(BaseModel):
     urls: tuple[str, ...] = Field(default=(), alias="img_url")
 
 
-@dataclass(frozen=True, slots=True)
-class DatedSession:
+class DatedSession(_Frozen):
     """One sitting; turns have no times of their own."""
 
     number: int
-    time: datetime
+    time: Annotated[datetime, BeforeValidator(lambda text: datetime.strptime(text, DATE_FORMAT))]
     turns: tuple[LocomoTurn, ...]
 
 
-class LocomoQuestion(BaseModel):
+class LocomoQuestion(_Frozen):
     """A question with its gold answer."""
-
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
     index: int = 0  # Position among the questions of the conversation. It is the key: some questions occur twice
     category: int = Field(ge=1, le=5)  # See `CATEGORIES`
@@ -92,31 +100,54 @@ class LocomoQuestion(BaseModel):
     unusable: tuple[str, ...] = ()  # Evidence strings that name no turn of the conversation
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+_EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
+_SESSION_KEY = re.compile(r"session_(\d+)")
+
+
+class Conversation(_Frozen):
     """All sessions of one pair of people, and the questions about them."""
 
-    id: str
-    speakers: tuple[str, str]
-    sessions: tuple[DatedSession, ...]
-    questions: tuple[LocomoQuestion, ...]
+    id: FolderName = Field(alias="sample_id")
+    speakers: tuple[FolderName, FolderName]
+    sessions_by_name: dict[str, DatedSession]
+    questions: tuple[LocomoQuestion, ...] = Field(alias="qa")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_file(cls, record: Any) -> Any:
+        raw = record.get("conversation") if isinstance(record, dict) else None
+        if not isinstance(raw, dict):
+            raise ValueError("not an object with a conversation")
+        # There are dates without a session, so the sessions lead and the dates are looked up.
+        numbers = sorted(int(match[1]) for key in raw if (match := _SESSION_KEY.fullmatch(key)))
+        sessions = {
+            f"session_{number}": {
+                "number": number,
+                "time": raw.get(f"session_{number}_date_time", "(no date)"),
+                "turns": raw[f"session_{number}"],
+            }
+            for number in numbers
+        }
+        return record | {"speakers": (raw.get("speaker_a"), raw.get("speaker_b")), "sessions_by_name": sessions}
+
+    @model_validator(mode="after")
+    def _unambiguous(self) -> Conversation:
+        ids = [turn.id for turn in self.turns]
+        if len(set(ids)) != len(ids):
+            raise ValueError("two turns have the same dia_id")
+        if self.speakers[0] == self.speakers[1]:
+            raise ValueError(f"both speakers are called {self.speakers[0]!r}")
+        return self
+
+    @property
+    def sessions(self) -> tuple[DatedSession, ...]:
+        """In numerical order."""
+        return tuple(self.sessions_by_name.values())
 
     @property
     def turns(self) -> tuple[LocomoTurn, ...]:
         """All turns in order."""
         return tuple(turn for session in self.sessions for turn in session.turns)
-
-
-class _ConversationRecord(BaseModel):
-    sample_id: str
-    conversation: dict[str, Any]
-    qa: list[LocomoQuestion]
-
-
-_RECORDS = TypeAdapter(list[_ConversationRecord])
-_TURNS = TypeAdapter(tuple[LocomoTurn, ...])
-_SESSION_KEY = re.compile(r"session_(\d+)")
-_EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
 
 
 def load_locomo(path: Path) -> list[Conversation]:
@@ -130,20 +161,14 @@ def load_locomo(path: Path) -> list[Conversation]:
     if content.startswith(b"PK"):
         raise DeltaMemError(f"{path}: an archive; expected the single file locomo10.json, which replaced it")
     try:
-        records = _RECORDS.validate_json(content)
+        conversations = TypeAdapter(list[Conversation]).validate_json(content)
     except ValidationError as error:
         raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {first_error(error)}") from error
-    if not records:
+    if not conversations:
         raise DeltaMemError(f"{path}: holds no conversation")
-    conversations = []
-    for record in records:
-        try:
-            conversations.append(_conversation(record))
-        except DeltaMemError as error:
-            raise DeltaMemError(f"{path}: {record.sample_id}: {error}") from error
     if len({conversation.id for conversation in conversations}) != len(conversations):
         raise DeltaMemError(f"{path}: two conversations have the same sample_id")
-    return conversations
+    return [one.model_copy(update={"questions": tuple(_with_ids(one))}) for one in conversations]
 
 
 def version_name(conversations: Sequence[Conversation], sha256: str, sample: str | None = None) -> str:
@@ -156,65 +181,24 @@ def version_name(conversations: Sequence[Conversation], sha256: str, sample: str
     return f"unknown version ({len(conversations)} conversations, {count:,} questions)"
 
 
-def _conversation(record: _ConversationRecord) -> Conversation:
-    raw = record.conversation
-    # There are dates without a session, so the sessions lead and the dates are looked up.
-    numbers = sorted(int(match[1]) for key in raw if (match := _SESSION_KEY.fullmatch(key)))
-    sessions = tuple(_session(raw, number) for number in numbers)
-    ids = [turn.id for session in sessions for turn in session.turns]
-    if len(set(ids)) != len(ids):
-        raise DeltaMemError("two turns have the same dia_id")
-    known = frozenset(ids)
-    speakers = _text(raw, "speaker_a"), _text(raw, "speaker_b")
-    if speakers[0] == speakers[1]:
-        raise DeltaMemError(f"both speakers are called {speakers[0]!r}")
-    for name in (record.sample_id, *speakers):
-        if not name.strip(".") or set(name) & set("/\\\0"):
-            raise DeltaMemError(f"{name!r} cannot be part of the name of a folder")
-    return Conversation(
-        id=record.sample_id,
-        speakers=speakers,
-        sessions=sessions,
-        questions=tuple(_with_ids(index, question, known) for index, question in enumerate(record.qa)),
-    )
-
-
-def _text(raw: dict[str, Any], key: str) -> str:
-    value = raw.get(key)
-    if not isinstance(value, str):
-        raise DeltaMemError(f"conversation.{key} is missing or not a text")
-    return value
-
-
-def _session(raw: dict[str, Any], number: int) -> DatedSession:
-    key = f"session_{number}"
-    date = _text(raw, f"{key}_date_time")
-    try:
-        time = datetime.strptime(date, DATE_FORMAT)
-    except ValueError as error:
-        raise DeltaMemError(f"{key}_date_time {date!r} is not like '1:56 pm on 8 May, 2023'") from error
-    try:
-        return DatedSession(number, time, _TURNS.validate_python(raw[key]))
-    except ValidationError as error:
-        raise DeltaMemError(f"{key}: {first_error(error)}") from error
-
-
-def _with_ids(index: int, question: LocomoQuestion, known: Collection[str]) -> LocomoQuestion:
-    """The question with its index, and with ids in place of the evidence strings of the file."""
-    evidence: list[str] = []
-    repaired: list[str] = []
-    unusable: list[str] = []
-    for text in question.evidence:
-        if text in known:
-            evidence.append(text)
-            continue
-        # Seen in the file: several ids in one string, a colon after the D, a number with a leading zero.
-        read = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
-        found = [turn_id for turn_id in read if turn_id in known]
-        evidence += found
-        (repaired if found else unusable).append(text)
-    lists = {"evidence": tuple(dict.fromkeys(evidence)), "repaired": tuple(repaired), "unusable": tuple(unusable)}
-    return question.model_copy(update={"index": index} | lists)
+def _with_ids(conversation: Conversation) -> Iterator[LocomoQuestion]:
+    """The questions with their indices, and with ids in place of the evidence strings of the file."""
+    known = {turn.id for turn in conversation.turns}
+    for index, question in enumerate(conversation.questions):
+        evidence: list[str] = []
+        repaired: list[str] = []
+        unusable: list[str] = []
+        for text in question.evidence:
+            if text in known:
+                evidence.append(text)
+                continue
+            # Seen in the file: several ids in one string, a colon after the D, a number with a leading zero.
+            read = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
+            found = [turn_id for turn_id in read if turn_id in known]
+            evidence += found
+            (repaired if found else unusable).append(text)
+        lists = {"evidence": tuple(dict.fromkeys(evidence)), "repaired": tuple(repaired), "unusable": tuple(unusable)}
+        yield question.model_copy(update={"index": index} | lists)
 
 
 BATCH_TURNS = 2
@@ -229,31 +213,23 @@ def dialogues(
     With two stores the owner of each is its user and the other speaker its assistant. In a single store both speakers are
     users, because neither is there to help the other.
     """
-    if per_speaker:
-        return {
-            StoreKey(f"{conversation.id}.{owner}", owner, BATCH_TURNS): _sessions(conversation, owner, captions)
-            for owner in conversation.speakers
-        }
-    both = StoreKey(conversation.id, " and ".join(conversation.speakers), BATCH_TURNS)
-    return {both: _sessions(conversation, None, captions)}
+    if not per_speaker:
+        both = StoreKey(conversation.id, " and ".join(conversation.speakers), BATCH_TURNS)
+        return {both: _sessions(conversation, None, captions)}
+    return {
+        StoreKey(f"{conversation.id}.{owner}", owner, BATCH_TURNS): _sessions(conversation, owner, captions)
+        for owner in conversation.speakers
+    }
 
 
 def _sessions(conversation: Conversation, owner: str | None, captions: Captions) -> tuple[DialogueSession, ...]:
+    def turn(said: LocomoTurn) -> DialogueTurn:
+        shown = captions == "all" or (captions == "with_url" and said.urls)
+        text = f"{said.text} [image: {said.caption}]".lstrip() if shown and said.caption else said.text
+        return DialogueTurn(said.id, "user" if owner in (None, said.speaker) else "assistant", said.speaker, text)
+
     sessions = (session for session in conversation.sessions if session.turns)
-    return tuple(
-        DialogueSession(f"session_{one.number}", one.time, tuple(_turn(turn, owner, captions) for turn in one.turns))
-        for one in sessions
-    )
-
-
-def _turn(turn: LocomoTurn, owner: str | None, captions: Captions) -> DialogueTurn:
-    shown = captions == "all" or (captions == "with_url" and turn.urls)
-    text = f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
-    return DialogueTurn(turn.id, "user" if owner in (None, turn.speaker) else "assistant", turn.speaker, text)
-
-
-ANSWER_IS_RIGHT = "WRONG_CITATION"
-_QUESTION_ID = re.compile(r"locomo_(\d+)_qa(\d+)")
+    return tuple(DialogueSession(f"session_{one.number}", one.time, tuple(map(turn, one.turns))) for one in sessions)
 
 
 class Correction(BaseModel):
@@ -268,10 +244,7 @@ class Correction(BaseModel):
     @property
     def answer(self) -> str | None:
         """The right answer; None if that of the file is right."""
-        return None if self.kind == ANSWER_IS_RIGHT else self.right
-
-
-_CORRECTIONS = TypeAdapter(list[Correction])
+        return None if self.kind == "WRONG_CITATION" else self.right
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,15 +264,13 @@ class LocomoAudit:
 
     def apply(self, conversation: Conversation) -> Conversation:
         """Replace wrong answers and wrong evidence."""
-        questions = tuple(self._corrected(conversation.id, question) for question in conversation.questions)
-        return replace(conversation, questions=questions)
-
-    def _corrected(self, conversation: str, question: LocomoQuestion) -> LocomoQuestion:
-        correction = self.corrections.get((conversation, question.index))
-        if correction is None:
-            return question
-        answer = question.answer if correction.answer is None else correction.answer
-        return question.model_copy(update={"answer": answer, "evidence": correction.evidence or question.evidence})
+        questions = list(conversation.questions)
+        for number, question in enumerate(questions):
+            if correction := self.corrections.get((conversation.id, question.index)):
+                answer = question.answer if correction.answer is None else correction.answer
+                changes = {"answer": answer, "evidence": correction.evidence or question.evidence}
+                questions[number] = question.model_copy(update=changes)
+        return conversation.model_copy(update={"questions": tuple(questions)})
 
 
 def load_audit(path: Path, conversations: Sequence[Conversation]) -> LocomoAudit:
@@ -310,35 +281,28 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> LocomoAudit
     """
     try:
         with reading(path):
-            entries = _CORRECTIONS.validate_json(path.read_bytes())
+            entries = TypeAdapter(list[Correction]).validate_json(path.read_bytes())
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
+    audited = {
+        (f"locomo_{number}_qa{question.index}", question.text): (conversation, question.index)
+        for number, conversation in enumerate(conversations)
+        for question in conversation.questions
+        if question.category != ADVERSARIAL_NUMBER
+    }
     corrections: dict[tuple[str, int], Correction] = {}
     for entry in entries:
-        conversation, question = _named(path, entry, conversations)
-        key = conversation.id, question.index
-        if key in corrections:
+        if (entry.question_id, entry.question) not in audited:
+            raise DeltaMemError(
+                f"{path}: {entry.question_id} is another question in the benchmark file, so the audit is not one of it"
+            )
+        conversation, index = audited[entry.question_id, entry.question]
+        if (conversation.id, index) in corrections:
             raise DeltaMemError(f"{path}: {entry.question_id} occurs twice")
         known = {turn.id for turn in conversation.turns}
         evidence = tuple(dict.fromkeys(entry.evidence)) if known.issuperset(entry.evidence) else ()
-        corrections[key] = entry.model_copy(update={"evidence": evidence})
+        corrections[conversation.id, index] = entry.model_copy(update={"evidence": evidence})
     return LocomoAudit(path.name, file_sha256(path), corrections)
-
-
-def _named(path: Path, entry: Correction, conversations: Sequence[Conversation]) -> tuple[Conversation, LocomoQuestion]:
-    """The question that an entry names; the text must be the same."""
-    match = _QUESTION_ID.fullmatch(entry.question_id)
-    if match is None:
-        raise DeltaMemError(f"{path}: question_id {entry.question_id!r} is not like 'locomo_0_qa17'")
-    conversation_index, index = int(match[1]), int(match[2])
-    if conversation_index < len(conversations) and index < len(conversations[conversation_index].questions):
-        conversation = conversations[conversation_index]
-        question = conversation.questions[index]
-        if question.text == entry.question and question.category != ADVERSARIAL_NUMBER:
-            return conversation, question
-    raise DeltaMemError(
-        f"{path}: {entry.question_id} is another question in the benchmark file, so the audit is not one of it"
-    )
 
 
 COLUMNS = ("single-hop", "multi-hop", "open-domain", "temporal")

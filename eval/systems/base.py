@@ -7,7 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import AfterValidator
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Usage
@@ -159,13 +161,24 @@ class SessionBuffer:
         self.sessions.clear()
 
 
+def _folder_name(name: str) -> str:
+    longest = 255  # bytes that file systems take as a name
+    if not name.strip(".") or set(name) & set("/\\\0") or len(name.encode("utf-8", "surrogatepass")) > longest:
+        raise ValueError(f"{name!r} cannot be the name of a folder")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+"""Type of what becomes the id of a store, or a part of it."""
+
+
 def store_folder(root: Path, key: StoreKey) -> Path:
     """The folder of a store, which bears its id; not made here.
 
     Raises:
         DeltaMemError: If the id cannot be the name of a folder.
     """
-    name, longest = key.id, 255  # bytes that file systems take as a name
-    if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode("utf-8", "surrogatepass")) > longest:
-        raise DeltaMemError(f"the id {name!r} of a store cannot be the name of a folder")
-    return root / name
+    try:
+        return root / _folder_name(key.id)
+    except ValueError as error:
+        raise DeltaMemError(f"the id of a store: {error}") from error

@@ -388,7 +388,8 @@ class Done(NamedTuple):
 
 
 def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """The command in this process, see `prepare`."""
+    """The command in this process, see `prepare`; its page is without charts, whose drawing takes longer than a run."""
+    monkeypatch.setattr("eval.compare.page.charts", lambda *_: [])
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     # Hydra would compose everything twice, the first time to see whether it says by itself that it is a sweep.
