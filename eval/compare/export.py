@@ -28,11 +28,12 @@ def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Pat
         console.rule(Text(section.title))
         headlines = _headline_table(section)
         console.print(headlines)
-        sentences = list(_sentences(section))
-        shown = _fitting(sentences, _LINES - len(console.render_lines(headlines)), console.width)
-        if len(shown) < len(sentences):
-            shown.append(f"{len(sentences) - len(shown)} more warnings are on the page")
-        for sentence in shown:
+        sentences, room = list(_sentences(section)), _LINES - len(console.render_lines(headlines))
+        for number, sentence in enumerate(sentences):
+            room -= cell_len(sentence) // max(1, console.width - 15) + 1  # a broken line is not full
+            if room < 0 and number:
+                console.print(Text(f"{len(sentences) - number} more warnings are on the page", style="yellow"))
+                break
             console.print(Text(sentence, style="yellow"), soft_wrap=False)
     where = f"every table, chart and question: {page}" if page else "--out page.html writes every table, chart and question"
     console.print(Text(where), soft_wrap=True)
@@ -78,17 +79,6 @@ def _sentences(section: Comparison) -> Iterator[str]:
         for sentence in card.warnings:
             of_runs.setdefault(sentence, []).append(card.run.name)
     yield from (f"{', '.join(names)}: {sentence}" if names else sentence for sentence, names in of_runs.items())
-
-
-def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:
-    """The first sentences that fit into so many lines, at least one."""
-    shown: list[str] = []
-    for sentence in sentences:
-        lines -= cell_len(sentence) // max(1, width - 15) + 1  # a broken line is not full
-        if lines < 0 and shown:
-            break
-        shown.append(sentence)
-    return shown
 
 
 def write_csv(runs: Sequence[FinishedRun], path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from deltamem import plugins
 from deltamem.config import first_error
@@ -22,8 +23,6 @@ from eval.summary import SUMMARY_FILE, Headline, Summary
 
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""
-
-Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +102,11 @@ def _load(folder: Path, name: str) -> FinishedRun:
         raise DeltaMemError(f"{folder / SUMMARY_FILE}: not the summary of a benchmark run: {first_error(error)}") from error
     questions = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
     scored = questions.keys() if summary.questions.keys is None else summary.questions.keys
-    return FinishedRun(
-        name,
-        folder,
-        summary,
-        [questions[key] for key in scored if key in questions],
-        len(questions),
-        _records(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
-        list(_records(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
-    )
-
-
-def _records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
-    return read_records(path, model, key) if path.is_file() else {}
+    kept = [questions[key] for key in scored if key in questions]
+    passages, points = folder / "passages.jsonl", folder / "points.jsonl"
+    found = read_records(passages, PassageRecord, lambda record: record.id) if passages.is_file() else {}
+    checked = read_records(points, PointRecord, lambda record: record.key) if points.is_file() else {}
+    return FinishedRun(name, folder, summary, kept, len(questions), found, list(checked.values()))
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -141,6 +132,7 @@ _UNKNOWN = (" endpoint", " served model")  # Ends of those that are unknown wher
 
 _FACTOR = 2.0  # Contexts or passages that differ by more than this are worth a warning
 _LONGEST_VALUE = 90
+_SHA256 = re.compile(r"\w{64}")  # Of which the beginning is shown
 
 _LABELS = {
     "lenient": "lenient judge",
@@ -156,20 +148,18 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     One sentence for each condition, what weighs most first: how much the answerer is shown, data, models and what served
     them, embedder, protocol, prompts, settings, code and packages.
     """
-    return [*_amounts(runs), *_differing(runs)]
-
-
-def _differing(runs: Sequence[FinishedRun]) -> Iterator[str]:
-    of_runs = [dict(_conditions(run)) for run in runs]
+    found, of_runs = list(_amounts(runs)), [dict(_conditions(run)) for run in runs]
     for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
         by_value: dict[str, list[str]] = {}
         for run, of_run in zip(runs, of_runs, strict=True):
             value = of_run.get(name)
             if value is not None or not (name.startswith(_OPTIONAL) or name.endswith(_UNKNOWN)):
                 text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-                by_value.setdefault(text, []).append(run.name)
+                by_value.setdefault(text[:12] if _SHA256.fullmatch(text) else text, []).append(run.name)
         if len(by_value) > 1:
-            yield f"{name} differs: " + "; ".join(f"{_short(value)} ({', '.join(of)})" for value, of in by_value.items())
+            values = (f"{shortened(value, _LONGEST_VALUE, '…')} ({', '.join(of)})" for value, of in by_value.items())
+            found.append(f"{name} differs: {'; '.join(values)}")
+    return found
 
 
 def _conditions(run: FinishedRun) -> Iterator[tuple[str, Any]]:
@@ -217,20 +207,10 @@ def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
             yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
 
 
-def _short(value: str) -> str:
-    if len(value) == 64 and value.isalnum():
-        return value[:12]
-    return shortened(value, _LONGEST_VALUE, "…")
-
-
-def warnings_of(run: FinishedRun) -> list[str]:
+def warnings_of(run: FinishedRun) -> Iterator[str]:
     """What must be known of one run before its scores are read."""
-    return list(dict.fromkeys([*run.summary.warnings, *_warnings(run)]))
-
-
-def _warnings(run: FinishedRun) -> Iterator[str]:
-    summary, counts = run.summary, run.summary.questions
-    scored = sum(counts.by_category.values())
+    summary, scored = run.summary, sum(run.summary.questions.by_category.values())
+    yield from summary.warnings
     if summary.scores and summary.data.get("published") is None:
         yield "it is not known whether the data is the published file; the scores do not belong beside published ones"
     if run.lacks and not summary.system_facts.get("warnings"):
@@ -258,7 +238,7 @@ def _warnings(run: FinishedRun) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What is said of a run before anything else: on the page, on the terminal, and below a table in LaTeX."""
+    """What is said of a run before anything else, on the page and on the terminal."""
 
     run: FinishedRun
     number: int  # Position among the runs, which decides mark and colour
@@ -301,7 +281,7 @@ class Card:
 
 def cards(runs: Sequence[FinishedRun]) -> tuple[list[Card], list[str]]:
     """The cards of the runs of one benchmark, and the warnings that all of several runs share."""
-    warnings = [warnings_of(run) for run in runs]
+    warnings = [list(dict.fromkeys(warnings_of(run))) for run in runs]
     shared = [one for one in warnings[0] if len(runs) > 1 and all(one in of_run for of_run in warnings)]
     closed = {run.headline.metric: run.headline.shown for run in runs if run.summary.system == CLOSED_BOOK}
     found = []

@@ -131,21 +131,15 @@ def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
     """
     tables = []
     for layout in runs[0].kind.layouts if runs else ():
+        uncounted = [replace(column, count=None) for column in layout.columns]
         for published in (True, False):
             if group := [run for run in runs if run.published_data is published]:
-                table = paper_table(layout, group)
+                own = layout if published else replace(layout, columns=uncounted, banner=OTHER_DATA, note="")
+                table = _filled(replace(own, title=f"{_benchmark(group)}, {layout.title}"), group)
                 others = _published_rows(layout, runs[0].kind) if published else ()
                 rows = [*table.rows, *_missing_rows(table, group), *others]
                 tables.append(replace(table, rows=rows))
     return tables
-
-
-def paper_table(layout: Table, runs: Sequence[FinishedRun]) -> Table:
-    """Our rows in the layout of a paper; without the counts of the benchmark if a run is not on the published file."""
-    if not all(run.published_data for run in runs):
-        uncounted = [replace(column, count=None) for column in layout.columns]
-        layout = replace(layout, columns=uncounted, banner=OTHER_DATA, note="")
-    return _filled(replace(layout, title=f"{_benchmark(runs)}, {layout.title}"), runs)
 
 
 def _filled(layout: Table, runs: Sequence[FinishedRun]) -> Table:
@@ -189,27 +183,21 @@ def _our_rows(layout: Table, run: FinishedRun) -> Iterator[Row]:
 
 
 def _our_cell(column: Column, variant: Variant, run: FinishedRun) -> Cell | None:
+    """A score in percent over its interval, with its count where that is not the expected one; `WITHHELD` if it is."""
     if column.measure == "queries_per_memory":
         value = run.summary.queries_per_memory
         return None if value is None else Cell(f"{value:.2f}")
-    metric = variant.metrics.get(column.key) or variant.metrics.get(column.measure)
-    return None if metric is None else _score_cell(run, metric, variant.category or column.group, column.count)
-
-
-WITHHELD = "withheld"
-
-
-def _score_cell(run: FinishedRun, metric: str, group: str, count: int | None) -> Cell | None:
-    """A score in percent over its interval, with its count where that is not the expected one; `WITHHELD` if it is."""
-    interval = run.summary.scores.get(metric, {}).get(group)
+    metric = variant.metrics.get(column.key) or variant.metrics.get(column.measure, "")
+    interval = run.summary.scores.get(metric, {}).get(variant.category or column.group)
     if interval is None:
         return None
     if metric in run.summary.withheld:
         return Cell(WITHHELD, f"n={interval.count:,}", metric)
-    small = bounds(interval)
-    if interval.count != count:
-        small += f"\nn={interval.count:,}"
-    return Cell(f"{100 * interval.estimate:.2f}", small, metric)
+    unexpected = "" if interval.count == column.count else f"\nn={interval.count:,}"
+    return Cell(f"{100 * interval.estimate:.2f}", bounds(interval) + unexpected, metric)
+
+
+WITHHELD = "withheld"
 
 
 def _withheld_note(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> str:
@@ -239,23 +227,15 @@ def judge_table(runs: Sequence[FinishedRun]) -> Table:
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
     """Every score of every run, by category."""
-    metrics = dict.fromkeys(metric for run in runs for metric in run.summary.scores)
-    return _filled(layout_of_scores("All scores by category", runs, list(metrics)), runs)
-
-
-def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[str]) -> Table:
-    """Scores by category, for what no paper has a table of."""
     counts: dict[str, int | None] = {}
     for run in runs:
         for name, count in run.summary.questions.by_category.items():
             counts[name] = max(count, counts.get(name) or 0)
-    groups = dict.fromkeys(group for run in runs for metric in metrics for group in run.summary.scores.get(metric, ()))
+    groups = dict.fromkeys(group for run in runs for of in run.summary.scores.values() for group in of)
     counts |= {group: None for group in (ALL, *groups) if group not in counts}
-    return Table(
-        title,
-        columns_of(counts, {"": ""}, runs[0].kind.labels if runs else {}),
-        [Variant(name, {"": name}) for name in metrics],
-    )
+    columns = columns_of(counts, {"": ""}, runs[0].kind.labels if runs else {})
+    variants = [Variant(name, {"": name}) for name in dict.fromkeys(name for run in runs for name in run.summary.scores)]
+    return _filled(Table("All scores by category", columns, variants), runs)
 
 
 def difference_table(runs: Sequence[FinishedRun]) -> Table:

@@ -400,7 +400,8 @@ def _scoped(summary: Summary, names: Sequence[str], category: str) -> Iterator[t
     scores = summary.scores
     every = [name if name in scores else f"{name}(all)" for name in names]
     valid = [f"{name}(valid)" for name in names]
-    pairs = [(scores[f"{name}(all)"], scores[f"{name}(valid)"]) for name in names if f"{name}(all)" in scores]
+    # A judge that failed everywhere has no valid scores.
+    pairs = [(scores[f"{name}(all)"], scores.get(f"{name}(valid)", {})) for name in names if f"{name}(all)" in scores]
     same = all(one.get(category) == other.get(category) for one, other in pairs)
     for scope, metrics in (("", every),) if same else ((" (all)", every), (" (valid)", valid)):
         found = (scores[metric].get(category) for metric in metrics if metric in scores)

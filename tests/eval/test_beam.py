@@ -12,8 +12,8 @@ from benchmark_cases import BEAM, Notebook, prepare, records, sent, served
 from scripted_server import Reply, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
+from eval.beam.__main__ import order_score
 from eval.beam.data import BeamData, read_data
-from eval.beam.scores import order_score
 from eval.compare.runs import load_runs
 from eval.compare.tables import paired_differences, paper_tables
 

@@ -22,7 +22,7 @@ from eval.compare.tables import (
     paper_tables,
     score_table,
 )
-from eval.locomo.scores import COUNTS as LOCOMO_COUNTS
+from eval.locomo.__main__ import COUNTS as LOCOMO_COUNTS
 from eval.personamem.data import COUNTS_32K
 from eval.records import Cost
 
@@ -72,7 +72,7 @@ def test_warnings_of_an_incomplete_and_of_a_resumed_run(tmp_path: Path) -> None:
     lost = ingest("a", 0).model_copy(update={"cost": Cost(), "cost_lost": True})
     folder = write_run(tmp_path / "run", asked, sessions=[lost, ingest("a", 1)])
     (run,) = load_runs([folder])
-    cut, unknown = warnings_of(run)[-2:]
+    cut, unknown = list(warnings_of(run))[-2:]
     assert cut.startswith("at 1 of 2 questions") and unknown.startswith("what 1 sessions cost is not known")
     add(folder, [question("a/3", "temporal")])
     (run,) = load_runs([folder])
@@ -249,7 +249,6 @@ def test_scores_in_the_layouts_of_two_papers(tmp_path: Path) -> None:
     assert any(row.label == "MemOS" for row in operations.rows)
 
 
-
 MEM0 = {"package": "mem0ai 2.2.1", "keyword_search": False, "entity_links": False}
 
 
@@ -334,8 +333,6 @@ def test_what_a_run_must_not_be_read_without_stands_at_every_row_and_chart(tmp_p
     assert "lenient judge at equal budgets of context tokens" in page
     assert page.count("closed book 21.0") == 2, "beside the score of each system with a memory"
     assert page.count(">closed book<") == 3, "a line in all plots of tokens"
-
-
 
 
 def test_differences_are_of_the_questions_that_the_scores_are_of(tmp_path: Path) -> None:

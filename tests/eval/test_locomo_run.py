@@ -14,7 +14,7 @@ from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
-from eval.locomo import scores
+from eval.locomo.__main__ import table
 from eval.summary import Summary
 
 
@@ -53,9 +53,9 @@ def test_every_question_of_the_file_is_accounted_for(tmp_path: Path) -> None:
     assert summary["accounting"] == {"total": 9, "asked": 2, "failed": 0, "not_asked": left_out}
     assert summary["questions"]["by_category"] == {"single-hop": 1, "multi-hop": 1}
     assert summary["version"].startswith("unknown version (2 conversations, 9 questions), a sample: ")
-    assert "intervals: over questions, all of one" in str(scores.table(Summary.model_validate(summary)).caption)
+    assert "intervals: over questions, all of one" in str(table(Summary.model_validate(summary)).caption)
     summary = LOCOMO.run(tmp_path, "answer.kind=none")
-    assert "intervals: bootstrap over conversations" in str(scores.table(Summary.model_validate(summary)).caption)
+    assert "intervals: bootstrap over conversations" in str(table(Summary.model_validate(summary)).caption)
     assert summary["accounting"]["asked"] == summary["accounting"]["total"] == 9
     assert summary["data"]["questions_that_occur_again"] == 1
     found = records(tmp_path)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
 
@@ -192,6 +192,7 @@ async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) ->
     assert meter.take() == Usage()
 
 
+@settings(max_examples=40)
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=4), ids=st.integers(0, 3))
 def test_whatever_is_asked_comes_back_from_the_cache(long_kept: ResponseCache, texts: list[str], ids: int) -> None:
     """Any text, with ids between, survives the masks."""

@@ -106,7 +106,9 @@ class TestMem0:
 
         return opened
 
-    async def test_it_is_told_messages_in_groups_and_the_date_and_uses_our_embedder(self, mem0: Open, tmp_path: Path) -> None:
+    async def test_it_is_told_messages_in_groups_with_the_date_and_uses_our_embedder(
+        self, mem0: Open, tmp_path: Path
+    ) -> None:
         asked = talk(1, MAY, ("user", "You are kind."), ("user", "I like tea."), ("assistant", "Good."))
         embedder = Recording()
         with serve(replies(LIKES_TEA, extracted("Bo is kind.", "Ana likes tea."))) as server:
@@ -222,6 +224,7 @@ class TestMem0:
 
     async def test_it_searches_by_keywords_and_entities_too(self, mem0: Open) -> None:
         """The embedder knows no word: without its other parts mem0 could not tell the memories apart."""
+
         class Blind(WordEmbedder):
             def queries(self, texts: Sequence[str]) -> Vectors:
                 return np.ones_like(super().queries(texts)) / 8
