@@ -181,26 +181,6 @@ def in_order(types: Iterable[str]) -> list[str]:
     return [name for name in LABELS if name in there] + sorted(there - set(LABELS))
 
 
-COLUMNS = (
-    "persona_id",
-    "question_id",
-    "question_type",
-    "topic",
-    "context_length_in_tokens",
-    "context_length_in_letters",
-    "distance_to_ref_in_blocks",
-    "distance_to_ref_in_tokens",
-    "num_irrelevant_tokens",
-    "distance_to_ref_proportion_in_context",
-    "user_question_or_message",
-    "correct_answer",
-    "all_options",
-    "shared_context_id",
-    "end_index_in_shared_context",
-)
-"""Of the questions file. Another set of columns means another benchmark: v2 and v3 share the name."""
-
-
 class ContextMessage(BaseModel):
     """One message of a context; its text as it is in the file, with a prefix such as ``User:``."""
 
@@ -254,6 +234,9 @@ class PersonaMemQuestion(BaseModel):
     tokens: int = Field(alias="context_length_in_tokens")
 
 
+COLUMNS = tuple(str(field.alias) for field in PersonaMemQuestion.model_fields.values() if field.alias)
+"""Of the questions file, those that are read. A file without one of them is another benchmark: v2 and v3 share the name."""
+
 Content = TypeVar("Content")
 
 
@@ -288,7 +271,7 @@ def load_questions(path: Path) -> Questions:
         header = reader.fieldnames or ()
         if lacking := [column for column in COLUMNS if column not in header]:
             raise DeltaMemError(
-                f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)} (expected 15 columns)"
+                f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)}"
             )
         questions: list[PersonaMemQuestion] = []
         problems: list[str] = []
@@ -383,10 +366,10 @@ class PersonaHistory:
 
 
 class Lost(NamedTuple):
-    """Why a question cannot be asked: in a word, and in a sentence."""
+    """Why a question cannot be asked."""
 
     kind: Literal["context_missing", "end_out_of_range"]
-    reason: str
+    reason: str  # In a sentence
 
 
 def store_ids(contexts: Collection[str]) -> dict[str, str]:

@@ -67,18 +67,12 @@ def row(context: str, end: int, reference: int, blocks_back: int, text: str, **c
     messages = contexts()[context]
     lengths = [len(message["content"]) for message in messages]
     tokens = sum(lengths[:end]) + len(text)
-    back = tokens - sum(lengths[:reference])
     values = {
         "persona_id": "0" if context == ANA else "1",
-        "question_id": f"{context[:2]}-{end}-{text}",
         "question_type": "suggest_new_ideas",
-        "topic": "foodRecommendation",
         "context_length_in_tokens": str(tokens),
-        "context_length_in_letters": str(tokens),
         "distance_to_ref_in_blocks": str(blocks_back),
-        "distance_to_ref_in_tokens": str(back),
-        "num_irrelevant_tokens": "0",
-        "distance_to_ref_proportion_in_context": f"{100 * back / tokens:.2f}%",
+        "distance_to_ref_in_tokens": str(tokens - sum(lengths[:reference])),
         "user_question_or_message": text,
         "correct_answer": "(b)",
         "all_options": str(

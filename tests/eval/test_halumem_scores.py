@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.halumem.scores import JudgeRecord, aggregate, f1, point_judgement, question_judgements
-from eval.records import PointRecord, QuestionRecord, Verdict
+from eval.halumem.scores import JudgeRecord, aggregate
 
 
 def integrity(label, source="secondary", importance=1.0, kind="Persona Memory") -> JudgeRecord:
@@ -32,25 +31,6 @@ def test_the_worked_numbers() -> None:
         assert result["memory_accuracy"][f"target_accuracy({scope})"] == 1
         assert round(result["memory_accuracy"][f"weighted_accuracy({scope})"], 5) == 0.99834
     assert round(result["memory_extraction_f1"], 5) == 0.09278
-
-
-def test_nothing_is_divided_by_nothing() -> None:
-    for records in ([], [integrity("2", importance=0.0)], [accuracy("2", False)]):
-        result = aggregate(records)
-        assert result["memory_integrity"]["weighted_recall(all)"] is None
-        assert result["memory_accuracy"]["target_accuracy(valid)"] is None
-        assert result["memory_extraction_f1"] is None
-    assert f1(0.0, 0.0) == 0
-
-
-def test_records_of_a_run_become_judge_records() -> None:
-    point = PointRecord(key="k", kind="accuracy", user="u", session=0, text="t")
-    assert point_judgement(point) is None
-    judged = point.model_copy(update={"verdict": Verdict(label="1", flags={"included": "false"})})
-    assert point_judgement(judged) == accuracy("1", False)
-    assert point_judgement(point.model_copy(update={"error": "broken"})) == accuracy(None, None)
-    question = QuestionRecord(key="q", group="u", category="c", question="?")
-    assert question_judgements(question, "qa") == [JudgeRecord("qa", None)]
 
 
 SCORES = st.sampled_from(["2", "1", "0", None])

@@ -10,7 +10,6 @@ import pytest
 from benchmark_cases import LOCOMO, Notebook, command, finish, prepare, records, sent, served
 from locomo_cases import TRICK, audit, benchmark, script, write
 from scripted_server import Served, serve
-from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
@@ -106,24 +105,6 @@ def test_the_oracle_is_shown_the_evidence_and_has_no_recall(tmp_path: Path) -> N
     assert shown == [1, 3, 0, 0, 2, 2, 1, 1, 1]
 
 
-def test_deltamem_keeps_two_memories(tmp_path: Path) -> None:
-    data = benchmark()
-    data[0]["conversation"]["session_10"][0]["text"] = "My sister is Mia."
-    file = write(tmp_path / "mia.json", data)
-    with serve(manager_of) as server:
-        overrides = [f"data={file}", f"base_url={server.url}", "manager.model=tiny", "system=deltamem", "k=5"]
-        summary = LOCOMO.run(tmp_path, *overrides, "cutoffs=[1,5]")
-    assert summary["failures"]["count"] == 0
-    assert (summary["sessions"]["applied"], summary["memories"]["stores"]) == (6, 4)
-    assert summary["protocol"]["k_each_store"] == 5
-    found = records(tmp_path)["conv-1/1"]
-    assert found["evidence"] == ["D2:1", "D10:1", "D2:2"]
-    assert found["ranks"][1] == 1  # the sister is in the tenth session, as both memories know
-    assert summary["cost"]["ingest"]["calls"] > 0
-    folders = sorted(path.name for path in (tmp_path / "out" / "memory").iterdir() if path.is_dir())
-    assert folders == ["conv-1.Ana", "conv-1.Bo", "conv-2.Cy", "conv-2.Di"]
-
-
 def test_questions_are_searched_again_once_a_missing_session_came_in(tmp_path: Path, monkeypatch) -> None:
     system = Notebook(per_speaker=True, break_ingest={"conv-1.Ana/session_10", "conv-1.Bo/session_10"})
     prepare(monkeypatch, LOCOMO, system)
@@ -172,10 +153,3 @@ def test_the_real_file_offline(tmp_path: Path) -> None:
     lexical = [summary["scores"][name]["all"] for name in ("locomo_f1", "set_f1", "token_set_f1", "bleu1")]
     assert [interval["count"] for interval in lexical] == [1540] * 4
     assert all(0.05 < interval["estimate"] < 0.2 for interval in lexical)  # the extractive answerer is a floor
-
-
-def test_answers_that_would_fill_the_whole_window_are_refused_before_a_question_is_asked(tmp_path: Path) -> None:
-    with serve(script, [{"id": "tiny", "max_model_len": 8192}]) as server:
-        with pytest.raises(DeltaMemError, match=r"max_tokens=8192 leaves no room in a context window of 8192 tokens"):
-            LOCOMO.run(tmp_path, *served(server))
-        assert not sent(server)

@@ -194,15 +194,6 @@ def test_a_context_is_cut_at_sessions_and_at_questions(questions, shared) -> Non
     assert [asked.turns for asked in ana.samples] == [11, 9, 11, 11]
 
 
-def test_persona_texts_can_be_dropped(questions, shared) -> None:
-    ana, _, again = histories(questions, shared, keep_system=False)
-    assert [turn.id for piece in ana.pieces for turn in piece.session.turns] == ["1", "2", "4", "5", "6", "8", "9", "10"]
-    # A piece that was only a persona text is gone, and what follows keeps its day.
-    assert [(piece.session.id, piece.session.time.day) for piece in again.pieces] == [("0-2", 1), ("3-5", 2), ("7-7", 3)]
-    assert ana.samples[0].evidence == {"1", "2"}
-    assert ana.samples[0].turns == 8
-
-
 @given(
     roles=st.text("sua", min_size=1, max_size=30),
     ends=st.lists(st.integers(1, 30), min_size=1, max_size=8),

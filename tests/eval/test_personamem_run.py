@@ -11,10 +11,7 @@ from personamem_cases import ANA, PERSONAMEM_EXCERPT, asked, contexts, row, rows
 from scripted_server import Reply, completion, serve
 
 from deltamem.errors import DeltaMemError
-from eval import runner
-from eval.answer import AnswerRequest
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, find
-from eval.records import AnswerRecord
 
 STORE = "a1" * 6
 
@@ -126,29 +123,6 @@ def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Notebo
     # By hand, tea: two of eleven turns; none of two drawn with 9/11 * 8/10.
     assert scores["random_recall@2"]["recall_user_shared_facts"]["estimate"] == pytest.approx(1 - 72 / 110)
     assert scores["random_precision"]["recall_user_shared_facts"]["estimate"] == pytest.approx(2 / 11)
-
-
-def test_whole_contexts_are_shown_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: dict[str, list[str]] = {}
-
-    class Noting:
-        name = "noting"
-
-        async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-            shown[request.question] = [passage.text for block in request.context for passage in block.passages]
-            return AnswerRecord(text="(b)")
-
-    prepare(monkeypatch, PERSONAMEM)
-    monkeypatch.setattr(runner, "make_answerer", lambda *arguments: Noting())
-    run(tmp_path, "answer.kind=extractive", "system=full_context")
-    said = ["stolen yesterday", "sorry", "bought a boat", "lovely", "sold the boat"]
-    places = ["\n".join(shown["boat?"]).find(words) for words in said]
-    assert -1 not in places and places == sorted(places)
-    # A budget that is too small still leaves out the oldest.
-    small = ["answer.kind=extractive", "system=full_context", "answer.context_tokens=80", f"out={tmp_path}/small"]
-    assert run(tmp_path, *small)["failures"]["count"] == 0
-    assert "sold the boat" in shown["boat?"][-1]
-    assert "stolen yesterday" not in "".join(shown["boat?"])
 
 
 def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Notebook) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -148,23 +147,6 @@ def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: Response
     assert json.loads(first)["change"] == "22222222"
     assert json.loads(second) == {"change": "44444444", "to": "“Tee” \\ über"} == json.loads(swapped or "")
     assert meter.take().cached == 1
-
-
-def test_slots_bound_the_requests_of_all_transports_together() -> None:
-    slots = threading.Semaphore(2)
-    with serve(replies(completion("hi", delay=0.1))) as server:
-
-        def work(number: int) -> None:
-            http: Any = httpx.Client(transport=MeteredTransport(Meter(), HttpCache(None, "a"), slots=slots))
-            with openai.OpenAI(base_url=server.url, api_key="none", http_client=http) as openai_client:
-                ask(openai_client, str(number))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(server.requests) == 6 and server.peak == 2
 
 
 async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) -> None:
