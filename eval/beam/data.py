@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from eval.config import RecallConfig
 from eval.data import BEAM, Groups, draw, noted, nothing_usable, reading, require
 from eval.records import QuestionRecord
-from eval.systems.base import DialogueSession, DialogueTurn
+from eval.systems.base import DialogueSession, DialogueTurn, FolderName
 
 Size = Literal["100k", "500k", "1m", "10m"]
 
@@ -62,12 +62,49 @@ class _ChatMessage(BaseModel):
 
 
 class _ProbingQuestion(BaseModel, extra="allow"):
+    ability: Literal[ABILITIES]  # type: ignore[valid-type]
     question: str
     rubric: Annotated[list[str], Field(min_length=1)]
     source_chat_ids: Any = None
 
 
-_BATCHES = TypeAdapter(list[list[_ChatMessage]])
+def _batches(raw: Any) -> list[Any]:
+    """The batches of a chat, each a list of messages.
+
+    The sizes up to 1M have just these. A chat of 10M is a list of plans, each under a key of its own (``plan-1``; the keys
+    of the other plans are null), and its batches have their messages under ``turns``, one list for each main question.
+    """
+    batches: list[Any] = []
+    for one in raw or ():
+        if not isinstance(one, dict):
+            batches.append(one)
+        elif "turns" in one:
+            messages = [message for turn in one["turns"] or () for message in turn]
+            dated = any(message.get("time_anchor") for message in messages)
+            batches.append(
+                messages if dated else [message | {"time_anchor": one.get("time_anchor")} for message in messages]
+            )
+        else:
+            plans = [plan for plan in one.values() if plan is not None]
+            batches += [batch for plan in plans for batch in _batches(plan)]
+    return batches
+
+
+def _probes(text: Any) -> Any:
+    """The questions by ability, written as a Python literal; a single one may stand without a list."""
+    try:
+        found = ast.literal_eval(text)
+        return {ability: asked if isinstance(asked, list) else [asked] for ability, asked in found.items()}
+    except (AttributeError, SyntaxError, TypeError) as error:
+        raise ValueError(f"no Python literal of a dictionary: {error}") from error
+
+
+class _Row(BaseModel):
+    """A conversation; the other columns tell how it was written."""
+
+    conversation_id: Annotated[FolderName, BeforeValidator(str)]
+    chat: Annotated[list[list[_ChatMessage]], BeforeValidator(_batches)]
+    probing_questions: Annotated[dict[str, list[Any]], BeforeValidator(_probes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +167,7 @@ def read_data(config: BeamConfig) -> BeamData:
         for row in _rows(path):
             place = f"{path.name}: conversation {row['conversation_id']}"
             with noted(problems, place):
-                chat = _chat(str(row["conversation_id"]), row["chat"], row["probing_questions"], place, problems)
+                chat = _chat(_Row.model_validate(row), place, problems)
                 if chat.id in chats:
                     raise DeltaMemError("occurs twice")
                 chats[chat.id] = chat
@@ -152,70 +189,38 @@ def read_data(config: BeamConfig) -> BeamData:
     )
 
 
-_COLUMNS = ["conversation_id", "chat", "probing_questions"]
-
-
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file one by one, without the columns that tell how the chats were written."""
+    """The rows of a file one by one, with the columns that are read."""
+    columns = list(_Row.model_fields)
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise DeltaMemError("BEAM's files need pyarrow; install it with: pip install 'deltamem[eval]'") from error
     try:
         with reading(path), parquet.ParquetFile(path) as file:
-            if lacking := set(_COLUMNS) - set(file.schema_arrow.names):
+            if lacking := set(columns) - set(file.schema_arrow.names):
                 raise DeltaMemError(f"{path} is not one of BEAM's files: it has no column {sorted(lacking)[0]}")
-            for batch in file.iter_batches(batch_size=1, columns=_COLUMNS):
+            for batch in file.iter_batches(batch_size=1, columns=columns):
                 yield from batch.to_pylist()
     except ArrowException as error:
         raise DeltaMemError(f"{path} is not a parquet file: {error}") from error
 
 
-def _chat(name: str, raw: Any, probes: str, place: str, problems: list[str]) -> Chat:
-    if not name.strip(".") or set(name) & set("/\\\0"):
-        raise DeltaMemError("its id cannot be the name of a folder")
-    batches = _BATCHES.validate_python(_batches(raw))
-    if not any(batches):
+def _chat(row: _Row, place: str, problems: list[str]) -> Chat:
+    if not any(row.chat):
         raise DeltaMemError("it has no messages")
-    turns = _turns(batches)
-    sessions = tuple(_sessions(batches, iter(turns)))
+    turns = _turns(row.chat)
+    sessions = tuple(_sessions(row.chat, iter(turns)))
     named: dict[int, list[DialogueTurn]] = {}
     for number, turn in turns:
         named.setdefault(number, []).append(turn)
-    try:
-        found = ast.literal_eval(probes)
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise DeltaMemError(f"its probing_questions are no Python literal: {error}") from error
     questions = []
-    for ability, asked in found.items() if isinstance(found, dict) else ():
-        for number, value in enumerate(asked if isinstance(asked, list) else [asked], start=1):
+    for ability, asked in row.probing_questions.items():
+        for number, value in enumerate(asked, start=1):
             with noted(problems, f"{place}: question {number} of {ability}"):
-                if ability not in ABILITIES:
-                    raise DeltaMemError("there is no such ability")
-                questions.append(_question(name, ability, number, _ProbingQuestion.model_validate(value), named))
-    return Chat(name, sessions, tuple(questions))
-
-
-def _batches(raw: Any) -> list[Any]:
-    """The batches of a chat, each a list of messages.
-
-    The sizes up to 1M have just these. A chat of 10M is a list of plans, each under a key of its own (``plan-1``; the keys
-    of the other plans are null), and its batches have their messages under ``turns``, one list for each main question.
-    """
-    batches: list[Any] = []
-    for one in raw or ():
-        if not isinstance(one, dict):
-            batches.append(one)
-        elif "turns" in one:
-            messages = [message for turn in one["turns"] or () for message in turn]
-            dated = any(message.get("time_anchor") for message in messages)
-            batches.append(
-                messages if dated else [message | {"time_anchor": one.get("time_anchor")} for message in messages]
-            )
-        else:
-            plans = [plan for plan in one.values() if plan is not None]
-            batches += [batch for plan in plans for batch in _batches(plan)]
-    return batches
+                given = value | {"ability": ability} if isinstance(value, dict) else value
+                questions.append(_question(row.conversation_id, number, _ProbingQuestion.model_validate(given), named))
+    return Chat(row.conversation_id, sessions, tuple(questions))
 
 
 def _turns(batches: Sequence[Sequence[_ChatMessage]]) -> list[tuple[int, DialogueTurn]]:
@@ -273,9 +278,7 @@ def _leaves(sources: Any) -> list[Any]:
     return [] if sources is None else [sources]
 
 
-def _question(
-    chat: str, ability: str, number: int, probe: _ProbingQuestion, named: dict[int, list[DialogueTurn]]
-) -> BeamQuestion:
+def _question(chat: str, number: int, probe: _ProbingQuestion, named: dict[int, list[DialogueTurn]]) -> BeamQuestion:
     evidence: dict[str, None] = {}
     notes = []
     for source in _leaves(probe.source_chat_ids):
@@ -284,13 +287,13 @@ def _question(
             evidence[turns[0].id] = None
         else:
             notes.append(f"evidence {source!r} names {'several messages' if turns else 'no message'}")
-    if not evidence and ability != ABSTENTION:
+    if not evidence and probe.ability != ABSTENTION:
         notes.append("no usable evidence")
     gold = next((value for key in _ANSWERS if (value := (probe.model_extra or {}).get(key))), None)
     record = QuestionRecord(
-        key=f"{chat}/{ability}/{number}",
+        key=f"{chat}/{probe.ability}/{number}",
         group=chat,
-        category=ability,
+        category=probe.ability,
         question=probe.question,
         gold=None if gold is None else str(gold),
         evidence=tuple(evidence),

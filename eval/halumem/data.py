@@ -21,7 +21,7 @@ from eval.config import JudgedConfig
 from eval.data import Groups, draw, noted, nothing_usable, reading
 from eval.evidence import EvidenceFinder
 from eval.records import MemorySource, MemoryType, PointRecord, QuestionRecord
-from eval.systems.base import DialogueSession, DialogueTurn, Passage
+from eval.systems.base import DialogueSession, DialogueTurn, FolderName, Passage
 
 JudgeName = Literal["qa", "qa_strict"]
 
@@ -105,14 +105,21 @@ class _RawSession(_Raw):
     is_generated_qa_session: bool = False
 
 
+_NAME = re.compile(r"Name:\s*(\S.*?)\s*; Gender:")
+
+
+def _name(info: Any) -> Any:
+    """The name in a text such as ``Name: Ana Lee; Gender: Female; ...``."""
+    found = _NAME.search(info) if isinstance(info, str) else None
+    if found is None:
+        raise ValueError("names no one; expected 'Name: ...; Gender: ...'")
+    return found[1]
+
+
 class _RawUser(_Raw):
-    uuid: str
-    persona_info: str
+    uuid: FolderName
+    name: Annotated[str, BeforeValidator(_name)] = Field(alias="persona_info")
     sessions: list[_RawSession] = Field(min_length=1)
-
-
-_NAME = re.compile(r"Name:\s*(.*?); Gender:")
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,22 +228,13 @@ def load_halumem(path: Path) -> HalumemData:
             if not line.strip():
                 continue
             with noted(problems, f"{path}, line {number}"):
-                user = _user(_RawUser.model_validate_json(line))
-                if user.id in users:
-                    raise DeltaMemError(f"the user {user.id} occurs twice")
-                users[user.id] = user
+                raw = _RawUser.model_validate_json(line)
+                if raw.uuid in users:
+                    raise DeltaMemError(f"the user {raw.uuid} occurs twice")
+                users[raw.uuid] = User(raw.uuid, raw.name, tuple(_sessions(raw)))
     if not users:
         raise nothing_usable(f"{path} holds no user of HaluMem, whose files have one JSON object a line", problems)
     return HalumemData(tuple(users.values()), tuple(problems), digest.hexdigest())
-
-
-def _user(raw: _RawUser) -> User:
-    if not _FOLDER.fullmatch(raw.uuid):
-        raise DeltaMemError(f"uuid {raw.uuid!r} is not made of letters, digits, '.', '_' and '-'")
-    name = _NAME.search(raw.persona_info)
-    if name is None or not name[1].strip():
-        raise DeltaMemError("persona_info names no one; expected 'Name: ...; Gender: ...'")
-    return User(raw.uuid, name[1].strip(), tuple(_sessions(raw)))
 
 
 def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:

@@ -14,13 +14,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, PositiveInt
 
 from deltamem.errors import DeltaMemError
 from eval.config import RecallConfig
 from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, draw, find, missing, noted, nothing_usable, reading
 from eval.records import QuestionRecord
-from eval.systems.base import DialogueSession, DialogueTurn
+from eval.systems.base import DialogueSession, DialogueTurn, FolderName
 
 Variant = Literal["s", "m", "oracle"]
 TYPES = {
@@ -51,8 +51,8 @@ class _Turn(BaseModel):
 
 
 class _QuestionRecord(BaseModel):
-    question_id: str = Field(pattern=r"^[\w-]+$")
-    question_type: str
+    question_id: FolderName
+    question_type: Literal[tuple(TYPES)]  # type: ignore[valid-type]
     question: str
     answer: str | int | float
     question_date: str
@@ -196,8 +196,6 @@ def _time(date: str) -> datetime:
 
 
 def _question(record: _QuestionRecord, haystack: Haystack) -> LongMemEvalQuestion:
-    if record.question_type not in TYPES:
-        raise DeltaMemError(f"there is no question_type {record.question_type!r}")
     counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)
     if len(set(counts)) != 1:
         raise DeltaMemError("{} session ids, {} dates and {} sessions in its haystack".format(*counts))

@@ -270,9 +270,7 @@ def load_questions(path: Path) -> Questions:
     try:
         header = reader.fieldnames or ()
         if lacking := [column for column in COLUMNS if column not in header]:
-            raise DeltaMemError(
-                f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)}"
-            )
+            raise DeltaMemError(f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)}")
         questions: list[PersonaMemQuestion] = []
         problems: list[str] = []
         for row, values in enumerate(reader, start=1):

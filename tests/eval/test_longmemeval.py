@@ -60,7 +60,7 @@ def test_the_file_is_read_in_pieces_of_any_size(monkeypatch, tmp_path: Path, chu
     ("path", "value", "message"),
     [
         ("0.question", DELETED, "question"),
-        ("0.question_type", "riddle", "there is no question_type 'riddle'"),
+        ("0.question_type", "riddle", "question_type: Input should be 'single-session-user', "),
         ("0.question_id", "a/b", "question_id"),
         ("0.question_id", "q-time", "question_id q-time occurs twice"),
         ("0.haystack_dates", DATES, "2 session ids, 3 dates and 2 sessions"),
