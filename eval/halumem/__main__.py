@@ -130,6 +130,7 @@ class Halumem(Benchmark[HalumemConfig]):
         """
         config, questions, points = self.config, results.questions, results.points
         judged = [judgement for _, judgement in scores.point_judgements(points)]
+        notes = [record.notes for record in [*questions, *points] if record.error is None]
         return Report(
             benchmark=self.data.version,
             protocol={
@@ -162,7 +163,10 @@ class Halumem(Benchmark[HalumemConfig]):
                 },
                 "points": _point_counts(self.data.counts["memory_points"], points),
                 "evidence": self._evidence_counts(questions),
-                "out_of_order": _out_of_order([*questions, *points]),
+                "out_of_order": {
+                    "after_later_sessions": sum(LATE in own for own in notes),
+                    "without_earlier_sessions": sum(any(note.startswith(LACKING) for note in own) for own in notes),
+                },
                 "cumulative": scores.curve(questions, "qa") or None,
                 "cumulative_strict": scores.curve(questions, "qa_strict") or None,
             },
@@ -298,14 +302,6 @@ def _point_counts(total: int, records: Sequence[PointRecord]) -> dict[str, Any]:
         "searched": len(searched),
         "searched_and_linked": sum(bool(record.turns) for record in searched),
         "extracted_memories": len(records) - len(points),
-    }
-
-
-def _out_of_order(records: Sequence[QuestionRecord | PointRecord]) -> dict[str, int]:
-    notes = [record.notes for record in records if record.error is None]
-    return {
-        "after_later_sessions": sum(LATE in own for own in notes),
-        "without_earlier_sessions": sum(any(note.startswith(LACKING) for note in own) for own in notes),
     }
 
 

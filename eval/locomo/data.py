@@ -341,6 +341,7 @@ class LocomoData:
         questions = [question for conversation in self.released for question in conversation.questions]
         categories = Counter(CATEGORIES[question.category] for question in questions)
         turns = [turn for conversation in self.released for turn in conversation.turns]
+        distinct = {(one.id, asked.text, asked.answer, asked.category) for one in self.released for asked in one.questions}
         described: dict[str, Any] = {
             "file": self.file,
             "sha256": self.sha256,
@@ -355,7 +356,7 @@ class LocomoData:
             "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
             "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
             "questions_without_usable_evidence": sum(not question.evidence for question in questions),
-            "questions_that_occur_again": sum(_repeated(conversation) for conversation in self.released),
+            "questions_that_occur_again": len(questions) - len(distinct),
         }
         if self.audit is not None:
             kinds = Counter(correction.kind for correction in self.audit.corrections.values())
@@ -367,11 +368,6 @@ class LocomoData:
                 "by_kind": dict(kinds.most_common()),
             }
         return described
-
-
-def _repeated(conversation: Conversation) -> int:
-    seen = Counter((question.text, question.answer, question.category) for question in conversation.questions)
-    return sum(count - 1 for count in seen.values())
 
 
 def question_record(conversation: str, question: LocomoQuestion) -> QuestionRecord:

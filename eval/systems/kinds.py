@@ -114,24 +114,16 @@ def system_names() -> list[str]:
     return sorted(plugins.load_all("systems"), key=lambda name: (*_SYSTEMS, name).index(name))
 
 
-LEFT_OUT = {
-    "a_mem": "its authors publish no package, and a-mem 0.2.6 on PyPI is a third party's MCP server, which takes a failed "
-    "call of the model for an empty answer"
-}
-"""Systems that people ask for, and why they are not here."""
-
-
 def system_kind(name: str) -> SystemKind:
     """The kind of system of a name.
 
     Raises:
-        DeltaMemError: If there is no such system; lists those that exist, or says why it was left out.
+        DeltaMemError: If there is no such system; lists those that exist.
     """
     if name in system_names():
         kind: SystemKind = plugins.load("systems", name)
         return kind
-    why = f"is left out: {LEFT_OUT[name]}" if name in LEFT_OUT else "does not exist"
-    raise DeltaMemError(f"system {name!r} {why}; there are: {', '.join(system_names())}")
+    raise DeltaMemError(f"system {name!r} does not exist; there are: {', '.join(system_names())}")
 
 
 def asks_model(config: BenchmarkConfig) -> bool:

@@ -184,7 +184,6 @@ async def test_a_session_that_the_model_refuses_can_be_given_again(bench: Bench)
     ("overrides", "message"),
     [
         (["system=zep"], r"'zep' does not exist; there are: deltamem, .*, oracle, none"),
-        (["system=a_mem"], "'a_mem' is left out: its authors publish no package"),
         (["system=oracle"], "system=oracle needs gold evidence"),
         (["system=deltamem"], r"system=deltamem needs a model: .*manager\.model=<name>"),
         (["system=mem0", "base_url=http://x/v1"], r"system=mem0 needs a model: .*manager\.model=<name>"),
