@@ -12,16 +12,7 @@ import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
-from eval.systems.base import (
-    DialogueSession,
-    DialogueTurn,
-    Ingested,
-    Passage,
-    SessionBuffer,
-    StoreKey,
-    WithTime,
-    dated,
-)
+from eval.systems.base import DialogueSession, Ingested, Passage, SessionBuffer, StoreKey, WithTime, dated
 from eval.systems.kinds import MEMORY_TOKENS, SystemContext, SystemKind, session_tokens, turns_shown
 from rewards.cues import sentences
 
@@ -39,11 +30,7 @@ class Baseline:
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[SessionBuffer]:
-        """Begin a store.
-
-        Raises:
-            EmbedderUnavailableError: If the embedder is missing.
-        """
+        """Begin a store."""
         if self.embedder is not None:
             await asyncio.to_thread(self.embedder.queries, [])  # a missing model is found before work is half done
         yield self.store(key)
@@ -78,12 +65,12 @@ class BaselineKind(SystemKind):
         return super().shown(sessions, passages) if self.tokens is None else self.tokens(sessions, passages)
 
 
-def closed_book() -> Baseline:
-    """Remembers nothing: what the model gets right says nothing of a memory."""
+def _closed_book(context: SystemContext) -> Baseline:
     return Baseline("none", {"shown": "nothing: the model answers from what it knows"}, lambda key: SessionBuffer())
 
 
-NONE = BaselineKind("none", lambda context: closed_book(), reads=False, tokens=lambda sessions, passages: 0)
+NONE = BaselineKind("none", _closed_book, reads=False, tokens=lambda sessions, passages: 0)
+"""Remembers nothing: what the model gets right says nothing of a memory."""
 
 
 def full_context() -> Baseline:
@@ -164,16 +151,11 @@ class Transcript(SessionBuffer):
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """All sessions that have turns, the newest first; of those at the same time, the last one ingested comes first."""
-        by_time = sorted(self.sessions.values(), key=lambda session: session.time)
-        return [
-            Passage("\n".join(map(_line, session.turns)), session.time, tuple(turn.id for turn in session.turns))
-            for session in reversed(by_time)
-            if session.turns
-        ]
-
-
-def _line(turn: DialogueTurn) -> str:
-    return turn.spoken if turn.speaker else f"{turn.role}: {turn.text}"
+        found = []
+        for session in sorted(self.sessions.values(), key=lambda session: session.time)[::-1]:
+            lines = [f"{turn.speaker or turn.role}: {turn.text}" for turn in session.turns]
+            found.append(Passage("\n".join(lines), session.time, tuple(turn.id for turn in session.turns)))
+        return [passage for passage in found if passage.sources]
 
 
 _DECIMALS = 6
@@ -226,20 +208,10 @@ class SentenceIndex(TurnIndex):
 
     async def ingest(self, session: DialogueSession) -> Ingested:
         """Copy what the user says."""
-        if session.id in self.sessions:
-            return _copied(self.sessions[session.id])
-        copied = [
-            replace(turn, text=sentence)
-            for turn in session.turns
-            if turn.role == "user"
-            for sentence in sentences(turn.text)
-        ]
-        kept = self.sessions[session.id] = replace(session, turns=tuple(copied))
-        return _copied(kept)
-
-
-def _copied(session: DialogueSession) -> Ingested:
-    return Ingested(tuple(turn.spoken for turn in session.turns), {"ADD": len(session.turns)} if session.turns else {})
+        said = (turn for turn in session.turns if turn.role == "user")
+        copied = tuple(replace(turn, text=sentence) for turn in said for sentence in sentences(turn.text))
+        self.sessions.setdefault(session.id, replace(session, turns=copied))
+        return Ingested(tuple(turn.spoken for turn in copied), {"ADD": len(copied)} if copied else {})
 
 
 class GoldEvidence(SessionBuffer):

@@ -38,7 +38,6 @@ class TurnIds:
     """The ids of turns, which the journal knows by their place, beside it: a later run searches without the sessions."""
 
     def __init__(self, file: RecordFile[_Turns]) -> None:
-        """Use an open file."""
         self._file = file
 
     def add(self, session: str, turns: Iterable[Sequence[str]]) -> None:
@@ -56,12 +55,7 @@ class TurnIds:
 
 @asynccontextmanager
 async def open_store(parent: Path, key: StoreKey, embedder: Embedder) -> AsyncIterator[tuple[MemoryStore, TurnIds]]:
-    """Open a store of its own for one person in a folder, or make it.
-
-    Raises:
-        DeltaMemError: If its id cannot name a folder, its files cannot be read, or it is open already.
-        EmbedderUnavailableError: If the embedder is missing.
-    """
+    """Open a store of its own for one person in a folder, or make it; fails if it is open already."""
     folder = store_folder(parent, key)
     await asyncio.to_thread(embedder.queries, [])  # a missing model is found before work is half done
     # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
@@ -120,11 +114,7 @@ class DeltaMemSystem:
         }
 
     async def manager(self, store: MemoryStore, owner: str) -> MemoryManager:
-        """A manager that can read sessions; asked for when the first one has to be read.
-
-        Raises:
-            SystemUnavailableError: If the model does not answer at all.
-        """
+        """A manager that can read sessions; asked for when the first one has to be read."""
         async with self._connecting:
             if self._connect is not None:
                 try:
@@ -142,7 +132,6 @@ class ManagedMemory:
     """
 
     def __init__(self, system: DeltaMemSystem, store: MemoryStore, owner: str, turn_ids: TurnIds) -> None:
-        """Bind an open store."""
         self._system = system
         self._store = store
         self._owner = owner
@@ -160,12 +149,7 @@ class ManagedMemory:
         return self._known.keys()
 
     async def ingest(self, session: DialogueSession) -> Ingested:
-        """Read a session. What a known one did comes from the journal, which does not know its cost.
-
-        Raises:
-            SystemUnavailableError: If the model does not answer at all.
-            DeltaMemError: If this session could not be read or written down.
-        """
+        """Read a session. What a known one did comes from the journal, which does not know its cost."""
         if session.id in self._known:
             entry = self._store.bank(self._owner).journal.entry(self._known[session.id])
             return _ingested(entry.changes, entry.violations)

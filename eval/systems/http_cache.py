@@ -48,9 +48,7 @@ class HttpCache:
         body = {**self.fields, **json.loads(request.content)}
         drawn = (found for part in _strings(body) for found in self.volatile.findall(part)) if self.volatile else ()
         values = tuple(dict.fromkeys(drawn))
-        text = json.dumps(body, ensure_ascii=False, sort_keys=True)
-        # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
-        key = {"url": str(request.url), "body": _masked(text, values)}
+        key = {"url": str(request.url), "body": _masked(json.dumps(body, ensure_ascii=False, sort_keys=True), values)}
         model = str(request.url).removesuffix(CHAT), str(body.get("model"))
         if self.cache is not None and (served := self.cache.served.get(model)):
             key["served"] = served
@@ -95,6 +93,7 @@ def _strings(part: object) -> Iterator[str]:
 
 
 def _masked(text: str, values: Sequence[str]) -> str:
+    # As text, not as JSON again: a value may stand next to an escape and look like a part of it.
     for number, value in enumerate(values):
         text = text.replace(value, _mask(number))
     return text
@@ -106,7 +105,7 @@ def _mask(number: int) -> str:
 
 
 class Meter:
-    """Calls, tokens and searches of the clients and embedders that share it; each store has its own."""
+    """Calls, tokens and searches of the clients and embedders that share it, as those of a store do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -138,11 +137,10 @@ class _Metered:
     """What both transports do with a metered request apart from sending it."""
 
     def __init__(self, meter: Meter, cache: HttpCache, *, slots: Any = None) -> None:
-        """Count into `meter`, look up in `cache`; `slots` are held while a metered request is under way."""
         super().__init__()
         self._meter = meter
         self._cache = cache
-        self._slots = slots or nullcontext()
+        self._slots = slots or nullcontext()  # Held while a metered request is under way
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
