@@ -63,10 +63,9 @@ class TokenSequence:
         return self.ids[len(self.ids) - len(self.mask) :]
 
     def closed(self, closing: int | None) -> TokenSequence:
-        """The sequence with the end of the last turn as the chat template writes it.
+        """The sequence with the end of the last turn as the chat template writes it (`TurnFormat.closing`).
 
-        A model may end its turn with another token, Qwen3 with ``<|endoftext|>``. That one stays, for it was sampled, but
-        the next turn must not begin without the template's own end (`TurnFormat.closing`).
+        A model may end its turn with another token, Qwen3 with ``<|endoftext|>``. That one stays, for it was sampled.
         """
         if closing is None or self.ids[-1] == closing:
             return self
@@ -102,11 +101,7 @@ class Services:
 
 @cache
 def services(settings: str) -> Services:
-    """Build what the rollouts share, once a worker process.
-
-    `settings` is JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
-    ``_target_``), `embedder` (arguments of `connect`) and `overlong` (fields of `Overlong`, or None).
-    """
+    """Build what the rollouts share, once a worker process, from the JSON of `launch.agent_loop_config`."""
     values = json.loads(settings)
     return Services(
         episode=EpisodeSettings.model_validate(values["episode"]).config(),
@@ -157,9 +152,6 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
         verl instantiates it with Hydra for every rollout, which takes a while for each key of a nested configuration;
         therefore the settings come as one string.
-
-        Raises:
-            ValueError: If there are neither settings nor services.
         """
         super().__init__(*args, **kwargs)
         if shared is None and settings is None:
@@ -167,14 +159,10 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self._shared = shared or services(settings or "")
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        """Run one episode over a row of the data set.
+        """Run one episode over a row of the data set; `kwargs` are the row, and verl's ``global_steps`` and ``session_id``.
 
         Whatever breaks is logged and becomes a failed trajectory without a gradient: verl would swallow the exception and
         go on with fewer rollouts. `DeltaMemReplayBuffer` counts the failures and ends the run if there are many.
-
-        Args:
-            sampling_params: verl's sampling parameters.
-            kwargs: The row, and verl's ``global_steps`` and ``session_id`` (the number of the rollout within its group).
         """
         row: Mapping[str, Any] = kwargs.get("extra_info") or {}
         rollout = _Rollout(

@@ -23,10 +23,7 @@ def chatml(default_system: str | None = None) -> str:
     """A ChatML template whose line ends precede a message instead of closing the one before.
 
     After the assistant's end token verl appends what the template writes for the next message; a line end that the template
-    counts to the turn before would be lost.
-
-    Args:
-        default_system: System message of conversations that begin without one; None adds none.
+    counts to the turn before would be lost. Conversations without a system message begin with `default_system`, if any.
     """
     opening = ""
     if default_system is not None:

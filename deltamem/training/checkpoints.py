@@ -40,9 +40,6 @@ def write_manifest(
         contents: What each rank saves: verl's ``actor.checkpoint.save_contents``.
         metrics: Of the step; a process that ends before it has logged them would lose them.
         patience: Seconds to wait until other nodes' files appear in a shared file system.
-
-    Raises:
-        DeltaMemError: If a rank's file is missing.
     """
     actor = checkpoint / "actor"
     deadline = time.monotonic() + patience
@@ -197,11 +194,7 @@ def warm_start_space(options: SupervisedConfig, shape: ModelShape, out: Path, *,
 
 
 def check_space(space: Space) -> None:
-    """Refuse to begin a run whose checkpoints will not fit.
-
-    Raises:
-        DeltaMemError: If there is too little room.
-    """
+    """Refuse to begin a run whose checkpoints will not fit."""
     if space.missing > space.free:
         raise DeltaMemError(
             f"{space.place}: the checkpoints and the exported policy need about {gb(space.missing)}, but only "

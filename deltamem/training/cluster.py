@@ -30,14 +30,9 @@ _POLL_SECONDS = 1.0
 
 
 def cluster_address(given: str | None, variables: Mapping[str, str]) -> str | None:
-    """Which Ray cluster a run will connect to, as `ray.init` decides it.
+    """Which Ray cluster a run will connect to, as `ray.init` decides it; None if the run starts its own.
 
-    Args:
-        given: ``ray_kwargs.ray_init.address``.
-        variables: The environment, whose ``RAY_ADDRESS`` counts where the address is null or "auto".
-
-    Returns:
-        The address; "auto" for one of this machine that Ray has to find; None if the run starts its own.
+    `given` is ``ray_kwargs.ray_init.address``; RAY_ADDRESS of the environment counts where that is null or "auto".
     """
     if given in (None, "auto"):
         given = variables.get("RAY_ADDRESS") or given
@@ -45,14 +40,9 @@ def cluster_address(given: str | None, variables: Mapping[str, str]) -> str | No
 
 
 def lacking(nodes: Sequence[Mapping[str, Any]], names: Sequence[str], gpus: int) -> str | None:
-    """What is missing of a cluster, for people; None if nothing is.
+    """What is missing of a cluster of so many `gpus`, for people, from the answer of ``ray.nodes()``; None if nothing is.
 
     Nodes are counted, because Slurm's name of a node need not be its host name; `names` serve as a hint.
-
-    Args:
-        nodes: The answer of ``ray.nodes()``.
-        names: Of the nodes that should be there.
-        gpus: That all of them should have together.
     """
     alive = [node for node in nodes if node["Alive"]]
     hosts = {str(node["NodeManagerHostname"]).partition(".")[0] for node in alive}
@@ -65,10 +55,9 @@ def lacking(nodes: Sequence[Mapping[str, Any]], names: Sequence[str], gpus: int)
 
 
 def await_nodes(look: Callable[[], str | None], seconds: float, report: Callable[[str], None]) -> str | None:
-    """Call `look` once a second until nothing is missing or the time is over; `report` gets a line for every change.
+    """Call `look` once a second until nothing is missing or the time is over; returns what is missing still.
 
-    Returns:
-        None, or what is missing.
+    `report` gets a line for every change.
     """
     deadline = time.monotonic() + seconds
     reported = None
@@ -123,15 +112,9 @@ def worker_path(variables: Mapping[str, str]) -> str:
 
 
 def installed_on_nodes(address: str) -> dict[str, dict[str, str]]:
-    """Ask each node of a cluster what a worker there would run.
+    """What a worker on each node of a cluster would run, by name and address of the node.
 
     A process of its own asks: `ray.init` sets signal handlers, and the trainer connects by itself later.
-
-    Returns:
-        By name and address of the node.
-
-    Raises:
-        DeltaMemError: If the cluster does not answer.
     """
     command = [sys.executable, "-m", "deltamem.training.cluster", address, "--installed"]
     try:

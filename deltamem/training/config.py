@@ -33,11 +33,7 @@ def register_search_path() -> None:
 
 
 def folder_of_package(name: str) -> str:
-    """The folder of an installed package, which is not imported.
-
-    Raises:
-        DeltaMemError: If it is not installed.
-    """
+    """The folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise DeltaMemError(f"training needs the package {name}; install it with: pip install 'deltamem[train]'")
@@ -183,11 +179,7 @@ class TrainSettings(StrictModel):
     shown_sessions: int = Field(ge=0)
 
     def scorer(self) -> Scorer:
-        """The reward.
-
-        Raises:
-            DeltaMemError: If it cannot be made as it is configured; says why.
-        """
+        """The reward; if it cannot be made as it is configured, a `DeltaMemError` says why."""
         from hydra.utils import instantiate
 
         try:
@@ -240,11 +232,7 @@ def _fields(target: Any) -> frozenset[str]:
 
 
 def read_by_verl(config: DictConfig) -> None:
-    """Pass a resolved configuration through verl's own validation and its dataclasses.
-
-    Raises:
-        DeltaMemError: If verl refuses it; says why.
-    """
+    """Pass a resolved configuration through verl's own validation and its dataclasses; a refusal is a `DeltaMemError`."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 

@@ -74,10 +74,7 @@ class RowWriter:
 
 @contextmanager
 def open_parquet(path: Path, episode: EpisodeConfig) -> Iterator[RowWriter]:
-    """Open a parquet file that takes its name only when it is complete; an older file of that name stays until then.
-
-    Yields the writer. If the block raises, nothing remains.
-    """
+    """Open a parquet file that takes its name only when it is complete; an older file of that name stays until then."""
     with partial_file(path) as partial, pq.ParquetWriter(partial, SCHEMA) as file:
         writer = RowWriter(file, episode)
         yield writer
@@ -106,9 +103,6 @@ def export(
         heldout_sessions: Validation rows, drawn with `seed`; None takes all.
         skip_people: This many training persons are left out, the first of the file: the warm start has used them.
         seed: Seed of the draw.
-
-    Raises:
-        DeltaMemError: If the file is missing, a line of it cannot be read, or there are too few sessions.
     """
     lines = [(item.split, item.session.person_id) for item in read_sessions(sessions)]
     skipped = set(list(dict.fromkeys(person for split, person in lines if split == "train"))[:skip_people])
@@ -164,11 +158,7 @@ def early_sessions(settings: TrainSettings) -> list[LabelledSession]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of an exported file.
-
-    Raises:
-        DeltaMemError: If it cannot be read.
-    """
+    """Rows of an exported file; one that cannot be read is a `DeltaMemError`."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException) as error:

@@ -54,11 +54,7 @@ class EmbeddingOwner:
     """Owns an embedding model; runs as an asynchronous ray actor."""
 
     def __init__(self, name: str, device: str, batch_size: int, threads: int) -> None:
-        """Load the model.
-
-        Raises:
-            EmbedderUnavailableError: If the model cannot be loaded.
-        """
+        """Load the model."""
         # `TextVectors` caches by text, so the embedder itself need not.
         embedder = load_embedder(name, device=device, batch_size=batch_size, max_texts=0)
         self._batched = BatchedEmbedder(embedder, initializer=None if is_endpoint(name) else partial(_use_threads, threads))
@@ -96,9 +92,6 @@ def connect(name: str, *, device: str, batch_size: int, threads: int, store: str
         batch_size: Texts a forward pass, or a request to an endpoint.
         threads: Torch threads of the owner.
         store: Folder with the vectors known beforehand, see `deltamem.training.embedding_store`.
-
-    Raises:
-        DeltaMemError: If there is no finished store of this model in the folder.
     """
     known = EmbeddingStore(Path(store), name) if store is not None else None
     owner = OwnerHandle(partial(find_owner, name, device=device, batch_size=batch_size, threads=threads))
@@ -188,11 +181,7 @@ class TextVectors:
         self.texts = 0
 
     async def get(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """The vector of every text, each of shape ``(dim,)``.
-
-        Raises:
-            Exception: What the call raised that was to bring one of the texts.
-        """
+        """The vector of every text, each of shape ``(dim,)``; raises what the call raised that was to bring one of them."""
         found = {text: self._known[text] for text in texts if text in self._known}
         missing = {text: self._batch_of(text) for text in texts if text not in found}
         if missing:
@@ -277,11 +266,7 @@ class Lookup:
         self._vectors = vectors
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of the texts, shape ``(len(texts), dim)``.
-
-        Raises:
-            KeyError: If a text was not awaited.
-        """
+        """Vectors of the texts, shape ``(len(texts), dim)``; each must have been awaited."""
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
         # Several times as fast as `numpy.stack`.

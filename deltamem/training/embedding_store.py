@@ -46,11 +46,7 @@ class Meta(StrictModel):
 
 
 def read_meta(folder: Path, model: str) -> Meta | None:
-    """Read ``meta.json``; None if no build has begun.
-
-    Raises:
-        DeltaMemError: If the file cannot be read or names another model.
-    """
+    """Read ``meta.json``; None if no build has begun, a `DeltaMemError` if it names another model."""
     path = folder / META_FILE
     try:
         meta = Meta.model_validate_json(path.read_bytes())
@@ -93,11 +89,7 @@ class EmbeddingStore:
     """Reads a finished store as it is now. The vectors are mapped; pickling sends the path."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        """Open the store of a model that `build_store` wrote.
-
-        Raises:
-            DeltaMemError: If there is no finished store, it is of another model, or a file is damaged.
-        """
+        """Open the finished store of a model that `build_store` wrote."""
         self.folder, self.model = folder, model
         meta = read_meta(folder, model)
         if meta is None or not meta.finished:
@@ -148,18 +140,8 @@ def build_store(
     """Add the missing vectors of texts to a store, which is created if it does not exist.
 
     Only missing texts are embedded, the longest first, so that a lack of memory shows at once. Finished chunks survive an
-    interruption at any moment. Several runs may share the folder: one builds at a time.
-
-    Args:
-        folder: Of the store.
-        texts: Any number of texts, repeated or not.
-        embedder: Embeds what is missing; the store is named after its model.
-        kind: Memory texts or search queries.
-        chunk: Texts that are embedded and written together.
-        report: Called with the number of texts that have a vector, and of all texts.
-
-    Raises:
-        DeltaMemError: If the folder holds the vectors of another model or is damaged, or the embedder's answer is unusable.
+    interruption at any moment. Several runs may share the folder: one builds at a time. `report` is called with the number
+    of texts that have a vector, and of all texts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
@@ -214,9 +196,6 @@ def embed_data(files: Sequence[Path], settings: StoredEmbedderSettings, console:
 
     With a GPU it happens in a process of its own: what CUDA takes of the GPU stays taken until a process ends, and this one
     goes on for as long as the training.
-
-    Raises:
-        DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.
     """
     if settings.device.startswith("cuda") and not is_endpoint(settings.name):
         built = apart(_embed_files, files, settings, None)

@@ -37,14 +37,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 def export_weights(checkpoint: Path, target: Path, base: str, precision: Precision = "auto") -> None:
     """Write configuration, tokenizer and weights of a complete checkpoint into an empty or missing folder.
 
-    Args:
-        checkpoint: The checkpoint.
-        target: The folder.
-        base: The model that the run started from; read only if the checkpoint holds LoRA matrices without it.
-        precision: "auto" is float32 for small models and bfloat16 for others. verl's own merger always writes bfloat16.
-
-    Raises:
-        DeltaMemError: If that model is needed and cannot be read.
+    The precision "auto" is float32 for small models and bfloat16 for others; verl's own merger always writes bfloat16. Of
+    `base`, the model that the run started from, weights are read only if the checkpoint holds LoRA matrices without them.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
@@ -151,10 +145,6 @@ def export_run(
 
     Returns:
         The checkpoint that was exported.
-
-    Raises:
-        DeltaMemError: If the folder is no run, has no such complete checkpoint, something cannot be written,
-            or an evaluation cannot be read or measured other weights.
     """
     found = read_measured(measured)
     checkpoint = find_checkpoint(run, step)
@@ -182,11 +172,7 @@ def export_run(
 
 
 def find_checkpoint(run: Path, step: int | None) -> Path:
-    """A complete checkpoint of a run.
-
-    Raises:
-        DeltaMemError: If there is none, or not that one; says which there are.
-    """
+    """The newest complete checkpoint of a run, or that of a step; without it an error says which there are."""
     folder = run / "grpo" / "checkpoints"
     if step is None:
         last = latest_complete(folder)
@@ -201,11 +187,7 @@ def find_checkpoint(run: Path, step: int | None) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code.
-
-    Raises:
-        DeltaMemError: If there is nothing to export, or something is there already.
-    """
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m deltamem.training.export", description="export a trained policy")
     parser.add_argument("run", type=Path, help="folder of the run (deltamem.out)")
     parser.add_argument("--step", type=int, help="step of the checkpoint; the newest complete one by default")

@@ -28,16 +28,7 @@ def locked(path: Path, *, patience: float) -> Iterator[int]:
     """Hold the lock of a file; the kernel releases it when the last process that holds it has ended, however it ended.
 
     Not `filelock`: that keeps its descriptor private, and a child process must inherit it to hold the lock until it ends.
-
-    Args:
-        path: The lock file.
-        patience: Seconds to wait for another holder.
-
-    Yields:
-        The file descriptor, which holds the lock in every process that inherits it.
-
-    Raises:
-        DeltaMemError: If another process holds it.
+    Waits `patience` seconds for another holder, and yields the file descriptor.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience
@@ -113,10 +104,6 @@ def apart(work: Callable[..., Result], *arguments: Any) -> Result:
     """Run a function in a process of its own, for what CUDA takes of a GPU stays taken until a process ends.
 
     SIGINT and SIGUSR1 do not reach that process: they are for this one to handle. It ends with this one, however that ends.
-
-    Raises:
-        DeltaMemError: If the process was killed.
-        Exception: What the function raises.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
         # Blocked signals stay blocked in a new process. They may reach all processes of a terminal or a job.
@@ -158,20 +145,13 @@ class SaveAndStop:
     """Makes the trainer save at the end of the step in which the request comes, and end before the next."""
 
     def __init__(self, request: Path, config: DictConfig | Any) -> None:
-        """Watch for the file of a request.
-
-        `config` must be the trainer's own object: its ``trainer.save_freq`` is read at every step.
-        """
+        """Watch for the file of a request; of the trainer's own `config` it reads ``trainer.save_freq`` at every step."""
         self._request = request
         self._config = config
         self._saves = False
 
     def before_step(self) -> None:
-        """Call before a training step.
-
-        Raises:
-            StoppedError: If the step before was the last, and was saved.
-        """
+        """Call before a training step; raises `StoppedError` if the step before was the last, and was saved."""
         if self._saves:
             raise StoppedError("a checkpoint was asked for and saved; the same command goes on from there")
 

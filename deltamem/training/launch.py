@@ -87,11 +87,6 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
 
     SIGUSR1 makes the trainer save a checkpoint at the end of the current step, and stop.
 
-    Args:
-        config: The whole configuration, resolved.
-        settings: Its ``deltamem`` part.
-        console: Shows the progress.
-
     Raises:
         DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
             another run.
@@ -241,18 +236,9 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def changed_since(path: Path, config: DictConfig, *, resuming: bool) -> list[str]:
-    """Compare a configuration with that of the checkpoints, and keep it for the next time.
+    """Compare a configuration with that of the checkpoints, in a file, and keep it there for the next time.
 
-    Args:
-        path: The file that holds what the checkpoints were made with.
-        config: Resolved.
-        resuming: Whether there are checkpoints.
-
-    Returns:
-        The settings that differ and may, for people.
-
-    Raises:
-        DeltaMemError: If another setting differs; names it.
+    Returns the settings that differ and may, for people, if the run is `resuming`; another that differs is an error.
     """
     now = {key: json.dumps(value) for key, value in _leaves(OmegaConf.to_container(config))}
     changed: list[str] = []

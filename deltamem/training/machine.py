@@ -132,11 +132,10 @@ def run_processes(start: psutil.Process) -> list[psutil.Process]:
 
 
 def memory_figures(processes: list[psutil.Process]) -> dict[str, float]:
-    """Their memory.
+    """Memory of processes in GiB, without those that have ended.
 
-    Returns:
-        ``rss_gb``, which counts memory that processes share once for each of them; ``pss_gb``, which shares it out among
-        them, where the system reports it; ``processes``, their number. Processes that have ended are left out.
+    ``rss_gb`` counts memory that processes share once for each of them; ``pss_gb`` shares it out among them, where the
+    system reports it; ``processes`` is their number.
     """
     resident: list[int] = []
     shares: list[int] = []

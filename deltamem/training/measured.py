@@ -137,11 +137,7 @@ class Measured:
     benchmarks: Sequence[tuple[Path, _Benchmark]]
 
     def check(self, weights: Weights) -> None:
-        """Refuse figures of other weights, and rows that cannot stand beside those of the policy.
-
-        Raises:
-            DeltaMemError: Names the folder, and the file of weights that differs.
-        """
+        """Refuse figures of other weights, and rows that cannot stand beside those of the policy."""
         own = [(path, one.measured) for path, one in self.heldout]
         own += [(path, one.measured) for path, one in self.benchmarks if one.with_model]
         for path, every in own:
@@ -189,11 +185,7 @@ NOTHING = Measured((), ())
 
 
 def read_measured(folders: Iterable[Path]) -> Measured:
-    """Read the result folders of evaluations.
-
-    Raises:
-        DeltaMemError: If one holds no summary, or one that cannot be read, or one of an unfinished run; names the file.
-    """
+    """Read the result folders of evaluations; one without the summary of a finished run is an error that names the file."""
     heldout: list[tuple[Path, _Heldout]] = []
     benchmarks: list[tuple[Path, _Benchmark]] = []
     for folder in folders:

@@ -49,16 +49,10 @@ _RENAMED = {
 
 
 def convert(step: int, data: Mapping[str, Any], rates: Rates) -> dict[str, Any]:
-    """One line of ``metrics.jsonl`` from one line of verl's log.
+    """One line of ``metrics.jsonl``, under the names of docs/metrics.md, from one line of verl's log after `step` steps.
 
-    Args:
-        step: Training steps done.
-        data: What verl logged.
-        rates: Shares to compute from the counts, of training and of the held-out sessions alike. A share is left out when
-            its denominator is 0.
-
-    Returns:
-        ``step`` and the metrics under the names of docs/metrics.md. What is no finite number is left out.
+    `rates` are shares to compute from the counts, of training and of the held-out sessions alike. A share is left out when
+    its denominator is 0, and so is what is no finite number.
     """
     record = {name.removeprefix(PREFIX): value for name, value in data.items() if name.startswith(PREFIX)}
     record |= {ours: data[name] for name, ours in _RENAMED.items() if name in data}

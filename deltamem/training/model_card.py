@@ -38,15 +38,7 @@ _Rows = Iterable[tuple[Any, ...]]
 
 
 def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: Measured = NOTHING) -> str:
-    """The text of ``README.md``.
-
-    Args:
-        run: The run folder.
-        config: The run's configuration.
-        step: Of the exported checkpoint.
-        folder: Name of the policy's folder in the commands of the card.
-        measured: Evaluations of these weights.
-    """
+    """The text of ``README.md`` for a `step` of a run; `folder` is the policy's name in its commands."""
     model, episode = config.actor_rollout_ref.model, run_episode(config)
     own = config.deltamem.model is not None  # made from scratch in the run
     base = Path(model.path)

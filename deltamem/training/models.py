@@ -20,11 +20,7 @@ from deltamem.training.teacher import TrajectoryTokenizer
 
 
 def load_tokenizer(model: DictConfig) -> Any:
-    """The tokenizer of ``actor_rollout_ref.model``, with its own chat template if one is configured.
-
-    Raises:
-        DeltaMemError: If there is none; says which command fetches it.
-    """
+    """The tokenizer of ``actor_rollout_ref.model``, with its own chat template if one is configured."""
     from transformers import AutoTokenizer
 
     name = model.tokenizer_path or model.path
@@ -35,22 +31,14 @@ def load_tokenizer(model: DictConfig) -> Any:
 
 
 def load_model_config(model: DictConfig) -> Any:
-    """The Hugging Face configuration of ``actor_rollout_ref.model``.
-
-    Raises:
-        DeltaMemError: If there is none; says which command fetches it.
-    """
+    """The Hugging Face configuration of ``actor_rollout_ref.model``."""
     from transformers import AutoConfig
 
     return _from_hub(AutoConfig, model.hf_config_path or model.path, model)
 
 
 def load_model(model: DictConfig, dtype: Any) -> Any:
-    """The weights of ``actor_rollout_ref.model``, as `dtype` of torch.
-
-    Raises:
-        DeltaMemError: If there are none; says which command fetches them.
-    """
+    """The weights of ``actor_rollout_ref.model``, as `dtype` of torch."""
     from transformers import AutoModelForCausalLM
 
     return _from_hub(AutoModelForCausalLM, model.path, model, dtype=dtype)
@@ -89,11 +77,7 @@ def vocabulary_problem(tokenizer: Any, config: Any) -> str | None:
 
 
 def check_folder(model: DictConfig) -> None:
-    """Refuse ``actor_rollout_ref.model`` if its folder is missing or broken, or its tokenizer cannot carry an episode.
-
-    Raises:
-        DeltaMemError: Says what is wrong with it.
-    """
+    """Refuse ``actor_rollout_ref.model`` if its folder is missing or broken, or its tokenizer cannot carry an episode."""
     config, tokenizer = load_model_config(model), load_tokenizer(model)
     if not tokenizer.chat_template:
         raise DeltaMemError(f"{model.path}: {NO_TEMPLATE}")
@@ -185,8 +169,8 @@ _MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives 
 def template_problem(tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, *, thinking: bool) -> str | None:
     """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
 
-    The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
-    and once by rendering all its messages. Both must be the same text.
+    It is built from the model's own tokens and verl's continuous-token builder, and by rendering all its messages: both must
+    be the same text.
     """
     tokenize = TrajectoryTokenizer(tokenizer, model_type=model_type, template_kwargs=kwargs)
     frame = tokenize.frame

@@ -1,16 +1,15 @@
-"""A training run as a list of stages, one class each: data, embeddings, model, lengths, warm start, GRPO, export."""
+"""A training run as a list of stages: data, embeddings, model, lengths, warm start, GRPO, export."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +19,7 @@ from rich.console import Console
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RunStoppedError, Stage, atomic_writer, changed_stage, config_hash, file_sha256
+from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256
 from deltamem.training import data, models, token_limits
 from deltamem.training.checkpoints import latest_complete
 from deltamem.training.config import (
@@ -41,12 +40,7 @@ _REPORT_EVERY = 50
 
 
 def check_options(config: DictConfig, settings: TrainSettings) -> None:
-    """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes.
-
-    Raises:
-        DeltaMemError: If a prompt, the reward, a logger or the folder of the model cannot be had as configured, or the
-            episode has no turn for the search of a warm start's teacher.
-    """
+    """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes."""
     settings.episode.config()
     settings.scorer()
     check_loggers(config)
@@ -58,11 +52,7 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
 
 
 def check_loggers(config: DictConfig) -> list[str]:
-    """Where verl logs to, of ``trainer.logger``.
-
-    Raises:
-        DeltaMemError: If the package of one of them, of the same name, is not installed.
-    """
+    """Where verl logs to, of ``trainer.logger``; all must be installed."""
     names = list(config.trainer.logger)
     for name in names:
         if name not in ("console", "file") and importlib.util.find_spec(name) is None:
@@ -71,11 +61,7 @@ def check_loggers(config: DictConfig) -> list[str]:
 
 
 def check_unchanged(config: DictConfig, settings: TrainSettings, listed: Sequence[Stage]) -> None:
-    """Refuse to make anything again that existing checkpoints of GRPO come from.
-
-    Raises:
-        DeltaMemError: If there are such, and a stage before GRPO has other inputs than when it was done; names it.
-    """
+    """Refuse to make anything again that existing checkpoints of GRPO come from."""
     folder = Path(config.trainer.default_local_dir)
     before = list(takewhile(lambda stage: stage.name != "grpo", listed))
     if latest_complete(folder) is not None and (name := changed_stage(before, settings.out / "stages")) is not None:
@@ -109,131 +95,87 @@ def _overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:
-    """The stages of a run, in order; `model` and `warm_start` only where they are configured, `export` where GRPO saves.
-
-    Args:
-        config: The whole configuration, resolved.
-        settings: Its ``deltamem`` part, with an absolute `out`.
-        console: Shows progress inside a stage.
-
-    Raises:
-        DeltaMemError: If the sessions file is missing.
-    """
+    """The stages of a run, in order; `model` and `warm_start` only where they are configured, `export` where GRPO saves."""
     if not settings.sessions.is_file():
         raise DeltaMemError(
             f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
         )
-    start = settings.warm_start
-    kinds: list[type[_Stage]] = [_Data, _Embeddings]
+    out, start, embedder, files = settings.out, settings.warm_start, settings.embedder, _files(settings)
+    sha256, checkpoints = file_sha256(settings.sessions), Path(config.trainer.default_local_dir)
+    episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
+
+    rows = {**episode, **settings.data.model_dump(), "sessions_sha256": sha256}
+    listed = [Stage("data", rows, partial(_write_rows, config, settings), files[-1])]
+    vectors = {"embedder": embedder.name, "store": str(embedder.store)}
+    listed.append(Stage("embeddings", vectors, partial(embed_data, files, embedder, console), embedder.store / META_FILE))
     if settings.model is not None:
-        kinds.append(_ModelStage)
+        size = {**episode, "model": settings.model.model_dump(mode="json", exclude_unset=True)}
+        listed.append(Stage("model", size, partial(_make_model, settings, settings.model), out / "model"))
+    if isinstance(start, WarmStartConfig):
+        taught = {**episode, "warm_start": start.model_dump(mode="json", exclude_unset=True)}
+        listed.append(Stage("warm_start", taught, partial(_teach, settings, start, console), _warm_model(settings)))
     # A pretrained model has its tokenizer before the warm start; what does not fit is then found before its minutes.
-    warm_start: list[type[_Stage]] = [_ScratchWarmStart] if isinstance(start, WarmStartConfig) else []
-    lengths: list[type[_Stage]] = [_Lengths] if settings.limits.fit else []
-    kinds += [*lengths, _WarmStart] if isinstance(start, SupervisedConfig) else [*warm_start, *lengths]
-    kinds += [_Grpo, _Export] if config.trainer.save_freq > 0 else [_Grpo]
-    listed = [kind(config, settings, console) for kind in kinds]
-    return [Stage(one.name, one.inputs, one.run, one.output()) for one in listed]
-
-
-class _Stage(ABC):
-    """What a stage depends on, makes and does."""
-
-    name: str
-
-    def __init__(self, config: DictConfig, settings: TrainSettings, console: Console) -> None:
-        self.config, self.settings, self.console = config, settings, console
-        self.episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
-        self.inputs = self._inputs()
-
-    @abstractmethod
-    def _inputs(self) -> dict[str, Any]:
-        """What the result depends on, besides the stages before."""
-
-    @abstractmethod
-    def output(self) -> Path:
-        """What is there when it is done."""
-
-    @abstractmethod
-    def run(self) -> None:
-        """Do it."""
-
-
-class _Data(_Stage):
-    name = "data"
-
-    def _inputs(self) -> dict[str, Any]:
-        settings = self.settings
-        return {**self.episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)}
-
-    def output(self) -> Path:
-        return self.settings.out / "data" / "heldout.parquet"
-
-    def run(self) -> None:
-        settings, batch = self.settings, self.config.data.train_batch_size
-        chosen = {**settings.data.model_dump(), "seed": settings.seed}
-        exported = data.export(settings.sessions, settings.out / "data", settings.episode.config(), **chosen)
-        if exported.train_sessions < batch:
-            raise DeltaMemError(
-                f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than "
-                f"data.train_batch_size={batch}"
-            )
+    if settings.limits.fit:
+        limits = {"limits": settings.limits.model_dump(), **_reading(config, settings)}
+        listed.append(Stage("lengths", limits, partial(_measure, config, settings, console), out / LENGTHS_FILE))
+    if isinstance(start, SupervisedConfig):
+        tuned = {
+            **episode,
+            "warm_start": start.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
+            **_reading(config, settings),
+            "weights": _content(config.actor_rollout_ref.model.path, settings, weights=True),
+            "limits": str(token_limits.rollout_limits(config, settings)),
+            "sessions": {**settings.data.model_dump(), "sha256": sha256},
+        }
+        run = partial(_tune, config, settings, config_hash(tuned), console)
+        listed.append(Stage("warm_start", tuned, run, _warm_model(settings)))
+    listed.append(Stage("grpo", _grpo_inputs(config), lambda: run_grpo(*final(config, settings), console), checkpoints))
+    if config.trainer.save_freq > 0:
+        listed.append(Stage("export", {}, partial(_export, out), out / "policy"))
+    return listed
 
 
 def _files(settings: TrainSettings) -> list[Path]:
     return [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
 
 
-class _Embeddings(_Stage):
-    name = "embeddings"
-
-    def _inputs(self) -> dict[str, Any]:
-        return {"embedder": self.settings.embedder.name, "store": str(self.settings.embedder.store)}
-
-    def output(self) -> Path:
-        return self.settings.embedder.store / META_FILE
-
-    def run(self) -> None:
-        embed_data(_files(self.settings), self.settings.embedder, self.console)
+def _warm_model(settings: TrainSettings) -> Path:
+    return settings.out / "warm_start" / "model"
 
 
-class _ModelStage(_Stage):
-    name = "model"
-
-    @property
-    def size(self) -> TinyModelConfig:
-        return cast(TinyModelConfig, self.settings.model)
-
-    def _inputs(self) -> dict[str, Any]:
-        return {**self.episode, "model": self.size.model_dump(mode="json", exclude_unset=True)}
-
-    def output(self) -> Path:
-        return self.settings.out / "model"
-
-    def run(self) -> None:
-        from deltamem.training.tiny import build
-
-        settings = self.settings
-        with _replaced(self.output()) as folder:
-            build(folder, data.early_sessions(settings), settings.episode.config(), self.size, seed=settings.seed)
-
-
-class _Lengths(_Stage):
-    name = "lengths"
-
-    def _inputs(self) -> dict[str, Any]:
-        return {"limits": self.settings.limits.model_dump(), **_reading(self.config, self.settings)}
-
-    def output(self) -> Path:
-        return self.settings.out / LENGTHS_FILE
-
-    def run(self) -> None:
-        lengths, limits = measured_limits(self.config, self.settings, _files(self.settings))
-        token_limits.write_lengths(self.output(), lengths, limits)
-        self.console.print(
-            f"lengths: prompts up to {lengths.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, "
-            f"turn {limits.turn}"
+def _write_rows(config: DictConfig, settings: TrainSettings) -> None:
+    chosen, batch = {**settings.data.model_dump(), "seed": settings.seed}, config.data.train_batch_size
+    exported = data.export(settings.sessions, settings.out / "data", settings.episode.config(), **chosen)
+    if exported.train_sessions < batch:
+        raise DeltaMemError(
+            f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}"
         )
+
+
+def _make_model(settings: TrainSettings, size: TinyModelConfig) -> None:
+    from deltamem.training.tiny import build
+
+    with _replaced(settings.out / "model") as folder:
+        build(folder, data.early_sessions(settings), settings.episode.config(), size, seed=settings.seed)
+
+
+def _measure(config: DictConfig, settings: TrainSettings, console: Console) -> None:
+    lengths, limits = measured_limits(config, settings, _files(settings))
+    token_limits.write_lengths(settings.out / LENGTHS_FILE, lengths, limits)
+    console.print(
+        f"lengths: prompts up to {lengths.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, "
+        f"turn {limits.turn}"
+    )
+
+
+def measured_limits(
+    config: DictConfig, settings: TrainSettings, files: Sequence[Path]
+) -> tuple[token_limits.Lengths, token_limits.Limits]:
+    """Measure exported rows, and the limits that they need."""
+    model, episode = config.actor_rollout_ref.model, settings.episode.config()
+    lengths = token_limits.measure(files, models.load_tokenizer(model), episode, models.template_kwargs(config))
+    window = int(models.load_model_config(model).max_position_embeddings)
+    return lengths, token_limits.fit(lengths, settings.limits, max_turns=episode.max_turns, window=window)
 
 
 def _reading(config: DictConfig, settings: TrainSettings) -> dict[str, Any]:
@@ -251,93 +193,45 @@ def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str
     return path if path is None or settings.model is not None else models.content(path, weights=weights)
 
 
-def measured_limits(
-    config: DictConfig, settings: TrainSettings, files: Sequence[Path]
-) -> tuple[token_limits.Lengths, token_limits.Limits]:
-    """Measure exported rows, and the limits that they need.
+def _teach(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
+    """The warm start of the model that the run has made."""
+    import torch
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-    Raises:
-        DeltaMemError: If the tokenizer cannot be had, or the model cannot read so much.
-    """
-    model, episode = config.actor_rollout_ref.model, settings.episode.config()
-    lengths = token_limits.measure(files, models.load_tokenizer(model), episode, models.template_kwargs(config))
-    window = int(models.load_model_config(model).max_position_embeddings)
-    return lengths, token_limits.fit(lengths, settings.limits, max_turns=episode.max_turns, window=window)
+    from deltamem.training.tiny import train
 
+    _use_cpu(settings)
+    tokenizer = AutoTokenizer.from_pretrained(settings.out / "model")
+    model = Qwen3ForCausalLM.from_pretrained(settings.out / "model", dtype=torch.float32)
+    begin = time.perf_counter()
+    metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=None)
+    steps = options.copy_steps + options.steps
+    with StageProgress(console, "warm_start", steps, every=_REPORT_EVERY) as progress:
 
-class _ScratchWarmStart(_Stage):
-    name = "warm_start"
+        def report(figures: dict[str, Any]) -> None:
+            metrics.add({**figures, "seconds": round(time.perf_counter() - begin, 2)})
+            progress.show(figures["step"], "{phase}, loss {loss:.3f}, accuracy {accuracy:.3f}".format(**figures))
 
-    @property
-    def options(self) -> WarmStartConfig:
-        return cast(WarmStartConfig, self.settings.warm_start)
-
-    def _inputs(self) -> dict[str, Any]:
-        return {**self.episode, "warm_start": self.options.model_dump(mode="json", exclude_unset=True)}
-
-    def output(self) -> Path:
-        return self.settings.out / "warm_start" / "model"
-
-    def run(self) -> None:
-        import torch
-        from transformers import AutoTokenizer, Qwen3ForCausalLM
-
-        from deltamem.training.tiny import train
-
-        settings, options, start = self.settings, self.options, self.settings.out / "model"
-        _use_cpu(settings)
-        tokenizer = AutoTokenizer.from_pretrained(start)
-        model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
-        begin = time.perf_counter()
-        records: list[dict[str, Any]] = []
-        steps = options.copy_steps + options.steps
-        with StageProgress(self.console, "warm_start", steps, every=_REPORT_EVERY) as progress:
-
-            def report(figures: dict[str, Any]) -> None:
-                records.append({**figures, "seconds": round(time.perf_counter() - begin, 2)})
-                text = "{phase}, loss {loss:.3f}, accuracy {accuracy:.3f}".format(**figures)
-                progress.show(figures["step"], text)
-
-            episode = settings.episode.config()
-            train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
-        with atomic_writer(settings.out / "warm_start.jsonl") as file:
-            file.writelines(f"{json.dumps(record)}\n" for record in records)
-        _save_warm_start(settings, model, tokenizer)
+        episode = settings.episode.config()
+        train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
+    _save_warm_start(settings, model, tokenizer)
 
 
-class _WarmStart(_Stage):
-    name = "warm_start"
-
-    def _inputs(self) -> dict[str, Any]:
-        settings = self.settings
-        options = cast(SupervisedConfig, settings.warm_start)
-        return {
-            **self.episode,
-            "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
-            **_reading(self.config, settings),
-            "weights": _content(self.config.actor_rollout_ref.model.path, settings, weights=True),
-            "limits": str(token_limits.rollout_limits(self.config, settings)),
-            "sessions": {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)},
-        }
-
-    def output(self) -> Path:
-        return self.settings.out / "warm_start" / "model"
-
-    def run(self) -> None:
-        request = stop_request(self.settings)
-        request.parent.mkdir(parents=True, exist_ok=True)
-        request.unlink(missing_ok=True)
-        identity = config_hash(self.inputs)
-        with on_request(request.touch):
-            if self.settings.cpu_threads is None:
-                # The trainer needs what CUDA would keep of the GPU here.
-                apart(tune, self.config, self.settings, identity)
-            else:
-                tune(self.config, self.settings, identity, self.console)
-        if request.exists():
-            raise RunStoppedError(
-                "warm_start: stopped after its last step, the model is saved; the same command goes on", done=True
-            )
+def _tune(config: DictConfig, settings: TrainSettings, identity: str, console: Console) -> None:
+    """The warm start of a pretrained model."""
+    request = stop_request(settings)
+    request.parent.mkdir(parents=True, exist_ok=True)
+    request.unlink(missing_ok=True)
+    with on_request(request.touch):
+        if settings.cpu_threads is None:
+            # The trainer needs what CUDA would keep of the GPU here.
+            apart(tune, config, settings, identity)
+        else:
+            tune(config, settings, identity, console)
+    if request.exists():
+        raise RunStoppedError(
+            "warm_start: stopped after its last step, the model is saved; the same command goes on", done=True
+        )
 
 
 def stop_request(settings: TrainSettings) -> Path:
@@ -346,12 +240,7 @@ def stop_request(settings: TrainSettings) -> Path:
 
 
 def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Console | None = None) -> None:
-    """Fine-tune a pretrained model to its last step, from a checkpoint of the same `identity` if there is one.
-
-    Raises:
-        DeltaMemError: See `deltamem.training.warm_start.supervised_data`.
-        RunStoppedError: If there was a request to stop before that.
-    """
+    """Fine-tune a pretrained model to its last step, from a checkpoint of the same `identity` if there is one."""
     import torch
 
     from deltamem.training.model_card import warm_start_card
@@ -398,7 +287,7 @@ def _use_cpu(settings: TrainSettings) -> None:
 
 
 def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
-    with _replaced(settings.out / "warm_start" / "model") as folder:
+    with _replaced(_warm_model(settings)) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_episode_config(folder, settings.episode.config())
@@ -417,50 +306,27 @@ def _replaced(target: Path) -> Iterator[Path]:
     partial.replace(target)
 
 
-class _Grpo(_Stage):
-    name = "grpo"
-
-    def _inputs(self) -> dict[str, Any]:
-        whole: Any = OmegaConf.to_container(self.config)
-        # These say how a run is shown and continued, not what it computes.
-        for key in ("logger", "save_freq", "default_local_dir"):
-            whole["trainer"].pop(key)
-        # Limits that are fitted follow from the stages before, so they need not be among the inputs.
-        return {"config": whole, "saves": self.config.trainer.save_freq > 0}
-
-    def output(self) -> Path:
-        return Path(self.config.trainer.default_local_dir)
-
-    def run(self) -> None:
-        run_grpo(*final(self.config, self.settings), self.console)
+def _grpo_inputs(config: DictConfig) -> dict[str, Any]:
+    whole: Any = OmegaConf.to_container(config)
+    # These say how a run is shown and continued, not what it computes. Fitted limits follow from the stages before.
+    for key in ("logger", "save_freq", "default_local_dir"):
+        whole["trainer"].pop(key)
+    return {"config": whole, "saves": config.trainer.save_freq > 0}
 
 
 def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
-    """The configuration of GRPO: with limits from ``lengths.json`` and the warm-started model, where there are such.
-
-    Raises:
-        DeltaMemError: If that file cannot be read.
-    """
+    """The configuration of GRPO: with limits from ``lengths.json`` and the warm-started model, where there are such."""
     if settings.limits.fit:
         limits = token_limits.read_limits(settings.out / LENGTHS_FILE)
         config = token_limits.with_limits(config, limits)
         settings = settings.model_copy(update={"turn_tokens": limits.turn})
     if isinstance(settings.warm_start, SupervisedConfig):
         config = config.copy()
-        config.actor_rollout_ref.model.path = str(settings.out / "warm_start" / "model")
+        config.actor_rollout_ref.model.path = str(_warm_model(settings))
     return config, settings
 
 
-class _Export(_Stage):
-    name = "export"
+def _export(run: Path) -> None:
+    from deltamem.training.export import export_run
 
-    def _inputs(self) -> dict[str, Any]:
-        return {}
-
-    def output(self) -> Path:
-        return self.settings.out / "policy"
-
-    def run(self) -> None:
-        from deltamem.training.export import export_run
-
-        export_run(self.settings.out, self.output())
+    export_run(run, run / "policy")

@@ -65,21 +65,10 @@ _SPARE = 64 << 20
 
 
 def convert(name: str, folder: Path) -> bool:
-    """Make the folder of a model, or verify it if it is there.
+    """Make the folder of a model, or verify it if it is there; returns whether it was made now.
 
     The folder takes its name when it is complete. Of a conversion that was killed a hidden folder beside it may remain,
     which the next one removes.
-
-    Args:
-        name: A key of `SOURCES`.
-        folder: Hugging Face folder to make; its parents are made too.
-
-    Returns:
-        Whether it was made now.
-
-    Raises:
-        DeltaMemError: If the model is unknown, its package missing or damaged, the disk full, or the folder holds something
-            else or not what was written there.
     """
     if name not in SOURCES:
         raise DeltaMemError(f"no pretrained model {name!r}; there are: {', '.join(SOURCES)}")
@@ -117,11 +106,7 @@ def _make(name: str, file: Path, folder: Path) -> None:
 
 
 def verified(name: str, folder: Path) -> bool:
-    """Whether a folder holds a model, whole and unchanged; False if there is nothing yet.
-
-    Raises:
-        DeltaMemError: If something else is there, or a file is not as it was written.
-    """
+    """Whether a folder holds a model, whole and unchanged; False if there is nothing yet, an error if something else is."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
@@ -188,9 +173,6 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
 
     Not by way of transformers: of such a file it takes ``<|im_start|>`` for the end of a turn, leaves numbers whole and adds
     decoders that are not the model's.
-
-    Raises:
-        DeltaMemError: If the file has another kind of tokenizer.
     """
     from gguf import GGUFReader
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

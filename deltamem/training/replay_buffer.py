@@ -74,10 +74,8 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
     def __init__(self, *, sampler_kwargs: Mapping[str, Any], refill_fn: Callable[..., Any], **kwargs: Any) -> None:
         """Make the buffer; verl calls this.
 
-        Args:
-            sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs`` of ``configs/train.yaml``.
-            refill_fn: A method of the trainer: the only way to reach the trainer's configuration.
-            kwargs: What verl passes on.
+        `sampler_kwargs` are those of ``configs/train.yaml``; `refill_fn`, a method of the trainer, is the only way to its
+        configuration.
         """
         self._options = dict(sampler_kwargs)
         if (mode := kwargs["trainer_mode"]) != "sync":
@@ -167,11 +165,7 @@ def _spare_groups(partition_id: str, rows: Sequence[RolloutRow]) -> None:
 
 
 def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:
-    """Refuse a batch of `expected` rollouts of which too many failed (`lost` counts them by reason).
-
-    Raises:
-        DeltaMemError: If their share exceeds `max_failure_rate`; names the most frequent reason.
-    """
+    """Refuse a batch of `expected` rollouts of which too many failed (`lost` counts them by reason)."""
     if lost.total():
         logger.warning("%d of %d rollouts failed: %s", lost.total(), expected, dict(lost))
     if lost.total() > max_failure_rate * expected:

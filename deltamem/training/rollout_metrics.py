@@ -82,9 +82,8 @@ def _mean(values: Iterable[float]) -> float:
 def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
     """How much there is to learn from the groups of GRPO, from the group and reward of each rollout.
 
-    Returns:
-        ``group_std``, the mean over groups of the standard deviation of their rewards, and ``no_signal``, the share of
-        groups whose rewards are all equal; nothing if no group has two rollouts.
+    ``group_std`` is the mean over groups of the standard deviation of their rewards, ``no_signal`` the share of groups whose
+    rewards are all equal; nothing if no group has two rollouts.
     """
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for group, reward in rewards:

@@ -64,20 +64,11 @@ def in_order_of_telling(labelled: LabelledSession) -> list[Operation]:
 
 
 def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: random.Random, *, drop: float) -> list[Message]:
-    """Write the messages of one teacher episode.
+    """The messages of one teacher episode, which leaves out each fact with the chance `drop`; of no facts without a search.
 
     No embedding is computed: a search finds the memory that is due, then those that share most words with the query, in an
     order that says nothing about which is which. Of more facts than a search may have queries those that are new are not
     searched for; those that change a memory come first, and what is left of them is left out.
-
-    Args:
-        labelled: The session with its target.
-        config: Prompts, `k`, thinking and the order of fields in the tool's answer.
-        rng: Draws what is dropped, and which memories stand first.
-        drop: Chance that a fact is left out.
-
-    Returns:
-        System, user, assistant (search), tool, assistant (outputs); without the search where nothing is written.
     """
     kept = [operation for operation in in_order_of_telling(labelled) if rng.random() >= drop]
     if not kept:
@@ -139,13 +130,7 @@ class TrajectoryTokenizer:
     """
 
     def __init__(self, tokenizer: Any, *, model_type: str, template_kwargs: Mapping[str, Any]) -> None:
-        """Prepare for one model.
-
-        Args:
-            tokenizer: A fast one with a chat template.
-            model_type: Of the Hugging Face configuration; verl knows the habits of some families.
-            template_kwargs: Passed to the chat template.
-        """
+        """Prepare for one model with a fast tokenizer; verl knows the habits of some families by `model_type`."""
         from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
         # It warns of families that it has no habits for; the preflight checks any template.

@@ -36,15 +36,7 @@ _SLOW_FREQUENCY = 0.006
 
 @torch.no_grad()
 def structured_start(model: Qwen3ForCausalLM, *, seed: int) -> None:
-    """Write the copying circuit into the first two layers of a model.
-
-    Args:
-        model: A Qwen3 model with at least 2 layers, 4 query heads, 2 key-value heads and tied embeddings.
-        seed: Seed of the random projections.
-
-    Raises:
-        ValueError: If the model is too small for the circuit.
-    """
+    """Write the copying circuit into the first two layers of a model, which must have room for it."""
     config = model.config
     hidden, dim = config.hidden_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -162,10 +154,7 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens.
 
-    Args:
-        corpus: The conversations of each person.
-        config: Says how large the vocabulary may become.
-        fields: The order of the keys in the tool's answer.
+    `corpus` holds the conversations of each person, `fields` is the order of the keys in the tool's answer.
     """
     # The scaffolds are cut out first, so that BPE spends its vocabulary on language; each piece counts once a person.
     fixed = (*scaffolds(fields), *_MEMORY_IDS)
@@ -265,14 +254,8 @@ def train(
 ) -> None:
     """Warm-start the model in place: copying, then target trajectories, so that GRPO begins above zero.
 
-    Args:
-        model: The tiny model; it stays on the device of the configuration.
-        tokenizer: Its tokenizer.
-        sessions: Each is used once a pass, with new omissions of the teacher.
-        episode: Prompts and limits of the policy.
-        config: Hyperparameters.
-        seed: Of the order of sessions and the omissions of the teacher.
-        report: Called after every step with its ``phase``, ``step``, ``loss`` and ``accuracy``.
+    Each session is used once a pass, with new omissions of the teacher. `report` is called after every step with its
+    ``phase``, ``step``, ``loss`` and ``accuracy``.
     """
     rng = random.Random(seed)
     torch.manual_seed(seed)

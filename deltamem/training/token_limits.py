@@ -128,10 +128,7 @@ def fit(lengths: Lengths, settings: LimitSettings, *, max_turns: int, window: in
     """The limits that the data needs.
 
     ``prompt`` is above the longest prompt; ``response`` and ``turn`` hold the share `response_quantile` of the rows; all are
-    rounded up to `multiple`.
-
-    Raises:
-        DeltaMemError: If the model cannot read that much in its `window`; says for how many rows.
+    rounded up to `multiple`. More than the model reads in its `window` is an error that says for how many rows.
     """
     thinking_tokens = settings.thinking_tokens
 
@@ -182,11 +179,7 @@ def write_lengths(path: Path, lengths: Lengths, limits: Limits) -> None:
 
 
 def read_limits(path: Path) -> Limits:
-    """The limits of a ``lengths.json``.
-
-    Raises:
-        DeltaMemError: If the file cannot be read.
-    """
+    """The limits of a ``lengths.json``."""
     try:
         return Limits(**json.loads(path.read_text(encoding="utf-8"))["limits"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -32,11 +32,7 @@ class ManifestCallback(CheckpointCallback):  # type: ignore[misc]
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_context: Any
     ) -> None:
-        """List the files of a checkpoint that all ranks have written.
-
-        Raises:
-            DeltaMemError: If a file is missing.
-        """
+        """List the files of a checkpoint that all ranks have written."""
         checkpoint = Path(checkpoint_dir)
         contents = self.config.actor_rollout_ref.actor.checkpoint.save_contents
         write_manifest(checkpoint, list(contents), trainer.replay_buffer.figures)

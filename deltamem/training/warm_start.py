@@ -62,12 +62,8 @@ def examples(
 ) -> Iterator[Example]:
     """Target trajectories without end: every session once a pass, in another order and with other memories found.
 
-    Args:
-        sessions: With their targets.
-        episode: Prompts and limits.
-        tokenize: Gives ids and marks of the messages of a trajectory.
-        careless: Range from which the teacher's chance to leave a fact out is drawn for each trajectory.
-        rng: Of all draws.
+    `tokenize` gives ids and marks of the messages of a trajectory. `careless` is the range from which the teacher's chance
+    to leave a fact out is drawn for each.
     """
     order = list(range(len(sessions)))
     while True:
@@ -82,16 +78,7 @@ def plan(
 ) -> list[list[Example]]:
     """The examples of every pass of the whole training: similar in length, and at most `tokens` when padded.
 
-    Args:
-        drawn: Examples without end.
-        passes: How many passes are needed.
-        tokens: Most tokens of one pass, padding included.
-        limits: Of a rollout; None where they follow from the data.
-        window: Tokens that the model can read.
-        rng: Shuffles the passes, so that short and long ones alternate.
-
-    Raises:
-        DeltaMemError: If a trajectory does not fit; says which, and into what.
+    The passes are shuffled, so that short and long ones alternate. A trajectory that does not fit is an error.
     """
     planned: list[list[Example]] = []
     while len(planned) < passes:
@@ -111,11 +98,7 @@ def plan(
 
 
 def check(example: Example, *, tokens: int, limits: Limits | None, window: int) -> None:
-    """Refuse a trajectory that training could not read, or that no rollout could write.
-
-    Raises:
-        DeltaMemError: Names the session, what it needs, and the limit.
-    """
+    """Refuse a trajectory that training could not read, or that no rollout could write, by session, need and limit."""
     own = example.marks > 0
     prompt = int(own.argmax())
     edges = np.flatnonzero(np.diff(np.concatenate([[False], own, [False]]).astype(np.int8)))
@@ -135,11 +118,7 @@ def check(example: Example, *, tokens: int, limits: Limits | None, window: int) 
 
 
 def supervised_data(config: DictConfig, settings: TrainSettings, *, steps: int) -> tuple[list[list[Example]], list[Example]]:
-    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
-
-    Raises:
-        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
-    """
+    """The passes of so many steps of supervised fine-tuning, and its held-out examples."""
     options, model = cast(SupervisedConfig, settings.warm_start), config.actor_rollout_ref.model
     shape, episode = models.load_model_config(model), settings.episode.config()
     tokenize = TrajectoryTokenizer(
@@ -187,11 +166,7 @@ def pad(rows: Sequence[Example], dtype: torch.dtype = torch.float32) -> Batch:
 
 
 def next_token_losses(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Predict the tokens of a batch that are marked.
-
-    Args:
-        model: A decoder of transformers with a head.
-        batch: Rows of tokens.
+    """Predict the tokens of a batch that are marked, with a decoder of transformers that has a head.
 
     Returns:
         Of every marked token its cross-entropy (with a gradient), whether it was the most likely one, and its mark, each
@@ -295,13 +270,9 @@ class Tuning:
         report: Callable[[dict[str, float]], None],
         stop: Callable[[], bool],
     ) -> None:
-        """Train to the last step, or until `stop` says so.
+        """Train to the last step, or until `stop` says so before a step: then a checkpoint is saved.
 
-        Args:
-            passes: The examples of every pass, `config.passes` for each step.
-            heldout: Examples whose accuracy by kind of token is measured before, every `test_every` steps and at the end.
-            report: Takes the figures of a step as they come.
-            stop: Asked before every step; True saves a checkpoint and ends.
+        `heldout` is measured before the first step, every `test_every` steps and at the end.
         """
         config = self.config
         if self.step == 0 and not stop():

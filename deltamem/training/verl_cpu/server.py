@@ -57,11 +57,7 @@ class CpuServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_ignored: Any
     ) -> TokenOutput:
-        """Continue a prompt; the interface of verl's servers.
-
-        Raises:
-            ValueError: If a sampling option is asked for that the sampler does not have.
-        """
+        """Continue a prompt; the interface of verl's servers. An option that the sampler does not have is refused."""
         if sampling_params.get("top_p", 1.0) != 1.0 or sampling_params.get("top_k", -1) not in (-1, 0):
             raise ValueError(f"the CPU rollout samples from the whole distribution, got {sampling_params}")
         if unknown := set(sampling_params.get("stop_token_ids") or ()) - self._eos_ids:
@@ -121,15 +117,7 @@ class CpuServer:
         )
 
     async def load_weights(self, named: dict[str, torch.Tensor], global_steps: int | None) -> None:
-        """Take new weights.
-
-        Args:
-            named: All parameters by name.
-            global_steps: The training step that made them; reported with every answer.
-
-        Raises:
-            ValueError: If a parameter is unknown or missing.
-        """
+        """Take new weights, all parameters by name, made by a training step that is reported with every answer."""
         missing, unexpected = self._model.load_state_dict(named, strict=False)
         if self._model.config.tie_word_embeddings:
             missing = [name for name in missing if name != "lm_head.weight"]
