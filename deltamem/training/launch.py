@@ -40,40 +40,38 @@ _LOCK_SECONDS = 60.0
 """How long a trainer may take to end whose launcher was killed."""
 
 
-def _keys(prefix: str, names: str) -> list[str]:
-    return [f"{prefix}.{name}" for name in names.split()]
-
-
-_MAY_CHANGE = (
-    # How long the run is, and what is reported of it.
-    *_keys("trainer", "total_training_steps total_epochs save_freq test_freq val_before_train logger"),
-    *_keys("deltamem", "rates shown_sessions"),
-    *_keys("deltamem.warm_start", " ".join(sorted(WARM_START_MAY_CHANGE))),
-    # How the machine is used; what is computed stays the same but for rounding.
-    *_keys("deltamem", "embedder.device embedder.batch_size embedder.threads cpu_threads start_minutes"),
-    *_keys("deltamem", "max_failure_rate poll_seconds"),
-    *_keys("trainer.v1.sampler.sampler_kwargs", "max_failure_rate poll_seconds"),
-    *_keys("actor_rollout_ref.rollout", "gpu_memory_utilization max_num_seqs max_num_batched_tokens enforce_eager"),
-    *_keys("actor_rollout_ref.rollout", "free_cache_engine tensor_model_parallel_size engine_kwargs checkpoint_engine"),
-    *_keys(
-        "actor_rollout_ref.rollout", "agent.num_workers log_prob_max_token_len_per_gpu log_prob_micro_batch_size_per_gpu"
-    ),
-    *_keys("actor_rollout_ref.model", "enable_gradient_checkpointing enable_activation_offload"),
-    *_keys("actor_rollout_ref.model", "use_fused_kernels fused_kernel_options"),
-    *_keys("actor_rollout_ref.actor", "ppo_max_token_len_per_gpu ppo_infer_max_token_len_per_gpu"),
-    *_keys("actor_rollout_ref.actor", "ppo_micro_batch_size_per_gpu"),
-    *_keys("actor_rollout_ref.ref", "log_prob_max_token_len_per_gpu log_prob_micro_batch_size_per_gpu"),
-    *(
-        key
-        for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref")
-        for key in (
-            *_keys(part, "entropy_from_logits_with_chunking ulysses_sequence_parallel_size"),
-            *_keys(f"{part}.fsdp_config", "param_offload optimizer_offload offload_policy reshard_after_forward"),
-            *_keys(f"{part}.fsdp_config", "forward_prefetch ulysses_sequence_parallel_size"),
-        )
-    ),
-    "transfer_queue",
-    "ray_kwargs",
+_FSDP = (
+    "param_offload optimizer_offload offload_policy reshard_after_forward forward_prefetch ulysses_sequence_parallel_size"
+)
+_COMPUTED = (
+    "entropy_from_logits_with_chunking",
+    "ulysses_sequence_parallel_size",
+    *(f"fsdp_config.{key}" for key in _FSDP.split()),
+)
+_MAY_CHANGE = tuple(
+    f"{prefix}.{name}" if name else prefix
+    for prefix, names in (
+        # How long the run is, and what is reported of it.
+        ("trainer", ["total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger"]),
+        ("deltamem", ["rates", "shown_sessions"]),
+        ("deltamem.warm_start", WARM_START_MAY_CHANGE),
+        # How the machine is used; what is computed stays the same but for rounding.
+        ("deltamem", ["cpu_threads", "start_minutes", "max_failure_rate", "poll_seconds"]),
+        ("deltamem.embedder", ["device", "batch_size", "threads"]),
+        ("trainer.v1.sampler.sampler_kwargs", ["max_failure_rate", "poll_seconds"]),
+        ("actor_rollout_ref.rollout", ["gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "enforce_eager"]),
+        ("actor_rollout_ref.rollout", ["free_cache_engine", "tensor_model_parallel_size", "engine_kwargs"]),
+        ("actor_rollout_ref.rollout", ["checkpoint_engine", "agent.num_workers"]),
+        ("actor_rollout_ref.model", ["enable_gradient_checkpointing", "enable_activation_offload"]),
+        ("actor_rollout_ref.model", ["use_fused_kernels", "fused_kernel_options"]),
+        ("actor_rollout_ref.actor", ["ppo_max_token_len_per_gpu", "ppo_infer_max_token_len_per_gpu"]),
+        ("actor_rollout_ref.actor", ["ppo_micro_batch_size_per_gpu", *_COMPUTED]),
+        ("actor_rollout_ref.rollout", ["log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu"]),
+        ("actor_rollout_ref.ref", ["log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu", *_COMPUTED]),
+        ("transfer_queue", [""]),
+        ("ray_kwargs", [""]),
+    )
+    for name in names
 )
 """Keys, with all below them, that may differ when a run goes on. The number of GPUs may not: checkpoints belong to it."""
 
@@ -94,30 +92,52 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         TrainingFailedError: If verl's trainer fails.
     """
     with locked(settings.out / "grpo" / "lock", patience=_LOCK_SECONDS) as lock:
-        _run_locked(config, settings, console, lock)
+        last = _tidied(config)
+        for change in changed_since(settings.out / "grpo" / "identity.json", config, resuming=last is not None):
+            console.print(f"grpo: goes on with {change}", soft_wrap=True)
+        if config.trainer.save_freq > 0:
+            check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
+        attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
+        metrics = _recovered_metrics(settings, attempt - 1, last)
+        start, total = step_of(last) if last else 0, _total_steps(config)
+        if last and start >= total:
+            return
+        log = settings.out / "logs" / f"grpo_{attempt}.log"
+        log.parent.mkdir(exist_ok=True)
+        console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
+        env = environment(settings, log.with_suffix(".jsonl"))
+        write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
+        write_yaml(settings.out / "grpo" / "config.yaml", _for_verl(config, last, env))
+        code = _train(config, settings, GrpoProgress(console, total, start), metrics, log, env, lock)
+        if code == NOT_FINISHED:
+            raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
+        if code != 0:
+            raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
 
 
-def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, lock: int) -> None:
-    folder = settings.out / "grpo"
+def _tidied(config: DictConfig) -> Path | None:
+    """Remove what interrupted starts have left, and checkpoints that are too many; the last that is whole."""
     checkpoints = Path(config.trainer.default_local_dir)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    keep = config.trainer.max_actor_ckpt_to_keep
     remove_incomplete(checkpoints)
-    remove_old(checkpoints, keep=keep)
+    remove_old(checkpoints, keep=config.trainer.max_actor_ckpt_to_keep)
     remove_partial(Path(config.trainer.v1.sampler.sampler_kwargs.validation_folder))
-    last = latest_complete(checkpoints)
-    for change in changed_since(folder / "identity.json", config, resuming=last is not None):
-        console.print(f"grpo: goes on with {change}", soft_wrap=True)
-    if config.trainer.save_freq > 0:
-        check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
-    start = step_of(last) if last else 0
-    total = _total_steps(config)
-    metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
-    attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
+    return latest_complete(checkpoints)
+
+
+def _recovered_metrics(settings: TrainSettings, attempt: int, last: Path | None) -> MetricsFile:
+    """``metrics.jsonl``, with steps that are in the checkpoint, but ended with the processes before they were noted."""
+    metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=step_of(last) if last else None)
     if last:
-        _recover(metrics, settings, attempt - 1, last)
-    if last and start >= total:
-        return
+        for record in Tail(settings.out / "logs" / f"grpo_{attempt}.jsonl", settings.rates).records():
+            if record["step"] <= step_of(last):
+                metrics.add(record)
+        metrics.add(convert(step_of(last), metrics_of(last), settings.rates))
+    return metrics
+
+
+def _for_verl(config: DictConfig, last: Path | None, env: Mapping[str, str]) -> DictConfig:
+    """The configuration of the child, which goes on from a checkpoint."""
     config = config.copy()
     with open_dict(config):
         # Named explicitly: verl's own note of the last step may be cut off.
@@ -126,24 +146,31 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
         if last:
             config.trainer.val_before_train = False
         # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
+        config.deltamem.keep_checkpoints = config.trainer.max_actor_ckpt_to_keep
         config.trainer.max_actor_ckpt_to_keep = None
-        config.deltamem.keep_checkpoints = keep
         # `metrics.jsonl` is made of the file.
         config.trainer.logger = list(dict.fromkeys([*config.trainer.logger, "file"]))
-    write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
-    logs = settings.out / "logs"
-    logs.mkdir(exist_ok=True)
-    log, verl_metrics = logs / f"grpo_{attempt}.log", logs / f"grpo_{attempt}.jsonl"
-    console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
-    env = environment(settings, verl_metrics)
     # The workers of a Ray cluster that runs already do not inherit this process's environment.
     ours = {name: value for name, value in env.items() if os.environ.get(name) != value}
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", ours, force_add=True)
-    write_yaml(folder / "config.yaml", config)
-    progress = GrpoProgress(console, total, start)
-    tail = Tail(verl_metrics, settings.rates)
-    started = Path(config.trainer.v1.sampler.sampler_kwargs.started_file)
+    return config
+
+
+def _train(
+    config: DictConfig,
+    settings: TrainSettings,
+    progress: GrpoProgress,
+    metrics: MetricsFile,
+    log: Path,
+    env: Mapping[str, str],
+    lock: int,
+) -> int:
+    """Follow the child to its end; returns its exit code."""
+    sampler = config.trainer.v1.sampler.sampler_kwargs
+    started, request = Path(sampler.started_file), Path(sampler.stop_file)
     started.unlink(missing_ok=True)
+    request.unlink(missing_ok=True)
+    tail = Tail(log.with_suffix(".jsonl"), settings.rates)
     deadline = time.monotonic() + 60.0 * settings.start_minutes
 
     def poll() -> None:
@@ -156,22 +183,8 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
             metrics.add(record)
             progress.add(record)
 
-    request = Path(config.trainer.v1.sampler.sampler_kwargs.stop_file)
-    request.unlink(missing_ok=True)
     with progress, on_request(request.touch):
-        code = _follow(folder / "config.yaml", env, log, poll, lock)
-    if code == NOT_FINISHED:
-        raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
-    if code != 0:
-        raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
-
-
-def _recover(metrics: MetricsFile, settings: TrainSettings, attempt: int, last: Path) -> None:
-    """Add metrics of steps that are in the checkpoint, but ended with the processes before they were noted."""
-    for record in Tail(settings.out / "logs" / f"grpo_{attempt}.jsonl", settings.rates).records():
-        if record["step"] <= step_of(last):
-            metrics.add(record)
-    metrics.add(convert(step_of(last), metrics_of(last), settings.rates))
+        return _follow(settings.out / "grpo" / "config.yaml", env, log, poll, lock)
 
 
 def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
@@ -249,7 +262,8 @@ def changed_since(path: Path, config: DictConfig, *, resuming: bool) -> list[str
             before = {}
         differ = [key for key in sorted(now.keys() | before.keys()) if now.get(key) != before.get(key)]
         changed = [f"{key}={now.get(key, 'no more')} (was {before.get(key, 'not set')})" for key in differ]
-        if refused := [text for key, text in zip(differ, changed, strict=True) if not _may_change(key)]:
+        free = tuple(f"{key}." for key in _MAY_CHANGE)
+        if refused := [text for key, text in zip(differ, changed, strict=True) if not f"{key}.".startswith(free)]:
             more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
             raise DeltaMemError(
                 f"{path.parent}: the checkpoints there were made with another configuration ({refused[0]}{more}); choose "
@@ -268,10 +282,6 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)
 
 
 def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
