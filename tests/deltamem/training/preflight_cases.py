@@ -1,7 +1,8 @@
-"""Preflights of the GPU experiments with the tests' own tiny model, data and embedder."""
+"""Configurations of experiments, each composed and resolved once, and preflights of them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -46,12 +47,23 @@ def whole(*overrides: str) -> DictConfig:
     return resolved(composed(*overrides))
 
 
-def changed(values: Mapping[str, Any]) -> tuple[DictConfig, TrainSettings]:
-    """The configuration of ``qwen0_6b`` with values put in place after interpolation, which changes nothing else."""
-    config = whole("+experiment=qwen0_6b").copy()
+@cache
+def _text(*overrides: str) -> str:
+    return json.dumps(OmegaConf.to_container(whole(*overrides)))
+
+
+def placed(folder: Path, *overrides: str, values: Mapping[str, Any] = {}) -> tuple[DictConfig, TrainSettings]:
+    """A resolved configuration, `folder` in the place of /PLACE, and its settings; `values` change nothing else."""
+    config = cast(DictConfig, OmegaConf.create(json.loads(_text(*overrides).replace("/PLACE", str(folder)))))
+    OmegaConf.set_struct(config, True)
     for key, value in values.items():
         OmegaConf.update(config, key, value, force_add=True)
     return config, validated(config.deltamem, TrainSettings)
+
+
+def changed(values: Mapping[str, Any]) -> tuple[DictConfig, TrainSettings]:
+    """The configuration of ``qwen0_6b`` with values put in place after interpolation."""
+    return placed(Path("/"), "+experiment=qwen0_6b", values=values)
 
 
 def context(folder: Path, values: Mapping[str, Any]) -> Context:

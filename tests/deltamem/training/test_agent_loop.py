@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lazy import lazy, names
 from loop_cases import ABORTED, CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run
-from omegaconf import OmegaConf
-from preflight_cases import composed, resolved
+from preflight_cases import placed
 from training_cases import labelled_session
 
-from deltamem.config import validated
 from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
 from deltamem.training.config import Overlong, TrainSettings
@@ -154,26 +152,16 @@ def plain_figures(figures: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if name != "overlong"}
 
 
-async def test_a_rollout_that_broke_is_not_punished_for_its_length() -> None:
-    loop, _, _ = make_loop(TINY, [TINY.search, ABORTED], overlong=Overlong(buffer=512, weight=0.5))
-    output = await run(loop)
-    assert output.reward_score == 0.0 and output.extra_fields["reward_extra_info"] == {"failure": 1.0}
-
-
 @pytest.mark.parametrize("limit", ["turn_tokens", "response_length"])
 async def test_turn_cut_at_a_limit(limit: str) -> None:
     loop, server, scorer = make_loop(QWEN, [QWEN.search], **{limit: 10})
     output = await run(loop)
     assert output.response_ids == server.answers[0] and len(output.response_ids) == 10
     assert {Violation.TOKEN_LIMIT, Violation.NO_ACTION} <= set(scorer.seen.violations)
-
-
-async def test_answer_that_fits_exactly_is_whole() -> None:
+    # An answer that fits exactly is whole.
     tokens = len(QWEN.tokenizer.encode(QWEN.final, add_special_tokens=False)) + 1
-    loop, _, scorer = make_loop(QWEN, [QWEN.final], response_length=tokens)
-    output = await run(loop)
-    assert len(output.response_ids) == tokens
-    assert scorer.seen.violations == ()
+    loop, _, scorer = make_loop(QWEN, [QWEN.final], **{limit: tokens})
+    assert len((await run(loop)).response_ids) == tokens and scorer.seen.violations == ()
 
 
 async def test_window_of_the_server_is_kept() -> None:
@@ -219,12 +207,13 @@ async def test_unreadable_turn_is_answered_by_an_error(chat: Chat) -> None:
         (TINY, [TINY.search], {"prompt_length": 20}, None, "max_prompt_length=20"),
         (TINY, [TINY.search], {}, "{}", "DeltaMemError"),
         (TINY, [[]], {}, None, "broke a turn off after 0 tokens"),
-        (TINY, [ABORTED], {}, None, "broke a turn off after 2 tokens (aborted)"),
+        # What broke is not punished for its length.
+        (TINY, [ABORTED], {"overlong": Overlong(buffer=512, weight=0.5)}, None, "broke a turn off after 2 tokens (aborted)"),
         (Chat(QWEN3, {"enable_thinking": False}, "", "", ""), [CALL], {}, None, "empty think block"),
     ],
 )
 async def test_failures_become_counted_trajectories_without_gradient(
-    chat: Chat, script: list[str], options: dict[str, int], session: str | None, reason: str
+    chat: Chat, script: list[str], options: dict[str, Any], session: str | None, reason: str
 ) -> None:
     loop, _, scorer = make_loop(chat, script, **options)
     output = await run(loop, session, split="heldout")
@@ -269,11 +258,11 @@ async def test_info_of_a_rollout() -> None:
     assert (kept["violations"], kept["score"]) == ([], {"reward": 0.25})
 
 
-@pytest.mark.parametrize(("split", "rollout", "index"), [("train", 0, 0), ("heldout", 1, 0), ("heldout", 0, 2)])
-async def test_only_few_episodes_are_shown(split: str, rollout: int, index: int) -> None:
-    loop, _, _ = make_loop(TINY, [TINY.final], shown_sessions=2)
-    output = await run(loop, split=split, rollout=rollout, index=index)
-    assert output.extra_fields[ROLLOUT_INFO]["generation"] is None
+async def test_only_few_episodes_are_shown() -> None:
+    for split, rollout, index in (("train", 0, 0), ("heldout", 1, 0), ("heldout", 0, 2)):
+        loop, _, _ = make_loop(TINY, [TINY.final], shown_sessions=2)
+        output = await run(loop, split=split, rollout=rollout, index=index)
+        assert output.extra_fields[ROLLOUT_INFO]["generation"] is None
 
 
 async def test_every_turn_has_a_seed_of_its_own_if_asked() -> None:
@@ -369,10 +358,8 @@ def test_any_rollout_ends_well(rollout: tuple[Chat, list[list[int]], dict[str, i
 
 
 def sent(monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[TrainSettings, Services]:
-    config = resolved(composed("+experiment=tiny")).deltamem
-    for key, value in values.items():
-        OmegaConf.update(config, key.replace("__", "."), value)
-    settings = validated(config, TrainSettings)
+    given = {f"deltamem.{key.replace('__', '.')}": value for key, value in values.items()}
+    settings = placed(Path("/"), "+experiment=tiny", values=given)[1]
     monkeypatch.setattr("deltamem.training.agent_loop.connect", lambda **asked: asked)
     return settings, services(str(agent_loop_config(settings)[0].settings))
 

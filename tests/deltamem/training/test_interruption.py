@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 
 from deltamem.errors import DeltaMemError
 from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, apart, locked, on_request
-from deltamem.training.launch import summary
 
 
 def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp_path: Path) -> None:
@@ -50,27 +49,15 @@ def test_outside_of_grpo_a_signal_ends_with_one_sentence(name: str, code: int) -
     assert errors.count("\n") == 1 and "the same command goes on" in errors
 
 
-def test_a_stopped_run_says_where_it_stands() -> None:
-    records = [{"step": 0, "heldout/reward": 0.1}, {"step": 1, "train/reward": 0.2}, {"step": 2, "train/reward": 0.3}]
-    assert summary(records, 36) == (
-        "stopped with a checkpoint after step 2 of 36, reward 0.200 (step 1) -> 0.300 (step 2), "
-        "held-out reward 0.100 (step 0) -> 0.100 (step 0); the same command goes on"
-    )
-
-
 def refuse() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGINT)
     raise DeltaMemError("no")
 
 
-def signal_itself() -> int:
-    os.kill(os.getpid(), signal.SIGUSR1)
-    os.kill(os.getpid(), signal.SIGINT)
-    return os.getpid()
-
-
 def test_work_apart_gives_its_result_its_error_or_a_sentence_of_its_end() -> None:
-    assert apart(signal_itself) != os.getpid()
-    with pytest.raises(DeltaMemError, match="no"):
+    assert apart(os.getpid) != os.getpid()
+    with pytest.raises(DeltaMemError, match="no"):  # and signals do not reach it
         apart(refuse)
     with pytest.raises(DeltaMemError, match="was killed, perhaps because memory ran out"):
         apart(os._exit, 1)

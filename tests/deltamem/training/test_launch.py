@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +15,13 @@ from typing import Any
 
 import pytest
 from lazy import names
-from preflight_cases import whole
+from preflight_cases import changed, placed
 from rich.console import Console
-from training_cases import write_sessions
 
-from deltamem.config import validated
 from deltamem.errors import DeltaMemError
 from deltamem.runs import Stage, run_stages
 from deltamem.training import launch
-from deltamem.training.config import TrainSettings
-from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo
+from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo, summary
 
 check_failures = names("deltamem.training.replay_buffer", "check_failures")
 reason = names("deltamem.training.trainer_process", "reason")
@@ -59,28 +56,30 @@ def test_stages_run_once_and_again_when_their_inputs_change(tmp_path: Path) -> N
 
 
 def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tmp_path: Path) -> None:
-    base = ("+experiment=qwen0_6b", f"deltamem.out={tmp_path}")
-    path = tmp_path / "grpo" / "identity.json"
-    assert changed_since(path, whole(*base), resuming=False) == []
-    assert changed_since(path, whole(*base), resuming=True) == []
-    spared = (
-        *("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=9000"),
-        *("deltamem.embedder.device=cuda:0", "deltamem.max_failure_rate=0.2", "ray_kwargs.ray_init.num_cpus=16"),
-        *("actor_rollout_ref.actor.fsdp_config.optimizer_offload=true", "trainer.total_epochs=2"),
-    )
-    changes = changed_since(path, whole(*base, *spared), resuming=True)
-    assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.3 (was 0.45)" in changes
-    assert {change.partition("=")[0] for change in changes} >= {entry.partition("=")[0] for entry in spared}
-    for other, said in {
-        "data.train_batch_size=32": r"ppo_mini_batch_size=32 \(was 64\) and 2 more",
-        "trainer.n_gpus_per_node=2": r"n_gpus_per_node=2 \(was 1\) and 1 more",
-        "deltamem.seed=2": "seed=2",
-    }.items():
-        with pytest.raises(DeltaMemError, match=said):
-            changed_since(path, whole(*base, *spared, other), resuming=True)
+    path, model = tmp_path / "grpo" / "identity.json", "actor_rollout_ref"
+    spared = {
+        **{f"{model}.rollout.gpu_memory_utilization": 0.3, f"{model}.actor.ppo_max_token_len_per_gpu": 9000},
+        **{"deltamem.embedder.device": "cuda:0", "deltamem.max_failure_rate": 0.2, "ray_kwargs.ray_init.num_cpus": 16},
+        **{f"{model}.actor.fsdp_config.optimizer_offload": True, "trainer.total_epochs": 2},
+    }
+
+    def changes(values: Mapping[str, Any], resuming: bool = True) -> list[str]:
+        return changed_since(path, changed(values)[0], resuming=resuming)
+
+    assert changes({}, resuming=False) == changes({}) == []
+    said = changes(spared)
+    assert f"{model}.rollout.gpu_memory_utilization=0.3 (was 0.45)" in said
+    assert {change.partition("=")[0] for change in said} == spared.keys()
+    for other, sentence in (
+        ({"data.train_batch_size": 32, f"{model}.actor.ppo_mini_batch_size": 32}, r"_size=32 \(was 64\) and 1 more"),
+        ({"trainer.n_gpus_per_node": 2}, r"n_gpus_per_node=2 \(was 1\)\)"),
+        ({"deltamem.seed": 2}, "seed=2"),
+    ):
+        with pytest.raises(DeltaMemError, match=sentence):
+            changes(spared | other)
     path.write_text("{")
     with pytest.raises(DeltaMemError, match="another configuration"):
-        changed_since(path, whole(*base, *spared), resuming=True)
+        changes(spared)
 
 
 Launched = Callable[[str], None]
@@ -89,9 +88,8 @@ Launched = Callable[[str], None]
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     """Runs a program in the trainer's place, by a clock on which it is too late as soon as there is a file ``late``."""
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=4, heldout=1)
-    changed = ("trainer.save_freq=-1", "trainer.total_training_steps=1", "deltamem.start_minutes=30")
-    config = whole("+experiment=tiny", f"deltamem.out={tmp_path}", f"deltamem.sessions={sessions}", *changed)
+    values = {"trainer.save_freq": -1, "trainer.total_training_steps": 1, "deltamem.start_minutes": 30}
+    config, settings = placed(tmp_path, "+experiment=tiny", "deltamem.out=/PLACE", values=values)
     start = subprocess.Popen
 
     def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -106,7 +104,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     def run(given: str) -> None:
         nonlocal program
         program = f"import sys, time; from pathlib import Path; folder = Path(sys.argv[1])\n{given}"
-        run_grpo(config, validated(config.deltamem, TrainSettings), Console(file=io.StringIO()))
+        run_grpo(config, settings, Console(file=io.StringIO()))
 
     return run
 
@@ -131,6 +129,14 @@ def test_a_note_of_an_earlier_start_does_not_count(launched: Launched, tmp_path:
     (tmp_path / "grpo" / "started").touch()
     with pytest.raises(TrainingFailedError, match="start_minutes=30"):
         launched("(folder / 'late').touch(); time.sleep(7200)")
+
+
+def test_a_stopped_run_says_where_it_stands() -> None:
+    records = [{"step": 0, "heldout/reward": 0.1}, {"step": 1, "train/reward": 0.2}, {"step": 2, "train/reward": 0.3}]
+    assert summary(records, 36) == (
+        "stopped with a checkpoint after step 2 of 36, reward 0.200 (step 1) -> 0.300 (step 2), "
+        "held-out reward 0.100 (step 0) -> 0.100 (step 0); the same command goes on"
+    )
 
 
 def test_failure_threshold() -> None:

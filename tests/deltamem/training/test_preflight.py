@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import yaml
 from chat_cases import OPENED, QWEN3, qwen_tokenizer
-from preflight_cases import CONFIGS, check, composed, context, finding, resolved
+from episode_texts import WordEmbedder
+from preflight_cases import CONFIGS, check, context, finding, placed
 from preflight_cases import changed as configured
 from rich.console import Console
 from training_cases import labelled_session, write_sessions
 
-from deltamem.config import validated
 from deltamem.sessions import to_json_line
 from deltamem.training import cluster, machine
 from deltamem.training.chatml import CHAT_TEMPLATE
-from deltamem.training.config import TrainSettings, unknown_keys
+from deltamem.training.config import unknown_keys
 from deltamem.training.machine import Gpu, Imports, gpus, try_imports
 from deltamem.training.preflight import CHECKS, Check, Context, check_start, preflight, run_checks
 from deltamem.training.resources import ModelShape
@@ -44,6 +44,12 @@ SHORT = {
 }
 LAST = "(message.content if loop.last else message.content[-20:])"
 _Usage = namedtuple("_Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No real embedder: loading it takes longer than all checks together."""
+    monkeypatch.setattr("deltamem.training.preflight.load_embedder", lambda *given, **named: WordEmbedder())
 
 
 @pytest.fixture
@@ -99,8 +105,7 @@ def test_the_command_ends_with_its_verdict_and_exit_code_2(values: dict[str, Any
 
 
 def test_what_the_run_makes_itself_is_not_missed(tmp_path: Path) -> None:
-    config = resolved(composed("+experiment=tiny", f"deltamem.out={tmp_path}/run"))
-    rows = run_checks(Context(config, validated(config.deltamem, TrainSettings), tmp_path))
+    rows = run_checks(Context(*placed(tmp_path, "+experiment=tiny", "deltamem.out=/PLACE/run"), tmp_path))
     assert [found for found in rows.values() if found.state != "ok"] == []
     assert all(finding(name, rows)[1].startswith("made by the run") for name in ("data", "model"))
 
@@ -195,34 +200,28 @@ def test_all_checks_agree_on_the_cluster_of_a_run(
     assert check("CPUs", prepared)[0] == "fail" and "Ray counts 8" in check("CPUs", prepared)[1]
 
 
-def test_too_little_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(10**9, 10**9, 10**5))
-    state, found = check("disk", context(tmp_path, values))
-    assert state == "fail" and "3 checkpoints of" in found
-    state, found = check("disk", context(tmp_path, values | {"trainer.save_freq": -1}))
-    assert state == "ok" and "nothing is saved" in found
-
-
-def test_a_warm_start_needs_disk_too(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = CONFIGS / "warm_start" / "pretrained.yaml"
     options = yaml.safe_load(group.read_text(encoding="utf-8"))["deltamem"]["warm_start"]
-    with_warm_start = values | {"deltamem.warm_start": options}
-
-    def disk(free: int, changed: dict[str, Any]) -> tuple[str, str]:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free, 0, free))
-        return check("disk", context(tmp_path, with_warm_start | changed))
-
     parameters = ModelShape.of(context(tmp_path, values).model_config).parameters
-    unsaved = {"trainer.save_freq": -1}
+
+    def disk(free: int, **changed: Any) -> tuple[str, str]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free, 0, free))
+        return check("disk", context(tmp_path, values | changed))
+
+    unsaved, warm = {"trainer.save_freq": -1}, {"deltamem.warm_start": options}
+    state, found = disk(10**5)
+    assert state == "fail" and "3 checkpoints of" in found
+    assert disk(10**5, **unsaved) == ("ok", "nothing is saved, as trainer.save_freq says")
     # A checkpoint of float32 weights and two moments beside the one before; later the model beside the last one.
-    assert disk(2 * 12 * parameters, unsaved)[0] == "ok"
-    state, found = disk(2 * 12 * parameters - 1, unsaved)
+    assert disk(2 * 12 * parameters, **unsaved, **warm)[0] == "ok"
+    state, found = disk(2 * 12 * parameters - 1, **unsaved, **warm)
     assert state == "fail" and found.startswith("warm start ")
     # GRPO's three checkpoints and the policy come to the model that stays.
-    assert disk((4 + 3 * 12 + 4) * parameters, {})[0] == "ok"
-    assert disk((4 + 3 * 12 + 4) * parameters - 1, {})[0] == "fail"
+    assert disk((4 + 3 * 12 + 4) * parameters, **warm)[0] == "ok"
+    assert disk((4 + 3 * 12 + 4) * parameters - 1, **warm)[0] == "fail"
     (tmp_path / "run" / "warm_start" / "model").mkdir(parents=True)
-    assert disk((3 * 12 + 4) * parameters, {})[0] == "ok"
+    assert disk((3 * 12 + 4) * parameters, **warm)[0] == "ok"
 
 
 def test_little_shared_memory(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,22 +250,37 @@ def copied(values: dict[str, Any], model_folder: Path, tmp_path: Path) -> Path:
     return shutil.copytree(model_folder, tmp_path / "copied")
 
 
-def test_a_missing_file_of_weights(values: dict[str, Any], copied: Path, tmp_path: Path) -> None:
-    (copied / "model.safetensors").unlink()
+def lack_a_part(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (copied / "model.safetensors.index.json").write_text(json.dumps(index))
-    (copied / "model-00001-of-00002.safetensors").touch()
-    state, found = check("model", context(tmp_path, values))
-    assert state == "fail" and "model-00002-of-00002.safetensors is missing" in found
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-@pytest.mark.parametrize("size", [0, 100, -1])
-def test_a_file_of_weights_that_is_cut(values: dict[str, Any], copied: Path, tmp_path: Path, size: int) -> None:
-    path = copied / "model.safetensors"
-    assert check("model", context(tmp_path, values))[0] == "ok"
-    path.write_bytes(path.read_bytes()[:size])
-    state, found = check("model", context(tmp_path, values))
-    assert state == "fail" and str(path) in found and found.endswith("fetch it again"), found
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def small_vocabulary(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("model", lack_a_part, "model-00002-of-00002.safetensors is missing"),
+        ("model", cut_weights, "; fetch it again"),
+        ("tokenizer", small_vocabulary, "tokens and the weights 100; it is of another model"),
+    ],
+)
+def test_a_broken_model(
+    values: dict[str, Any], copied: Path, tmp_path: Path, name: str, spoil: Callable[[Path], None], said: str
+) -> None:
+    assert check(name, context(tmp_path, values))[0] == "ok"
+    spoil(copied)
+    state, found = check(name, context(tmp_path, values))
+    assert state == "fail" and said in found, found
 
 
 def test_rows_of_an_earlier_start_that_are_cut(values: dict[str, Any], tmp_path: Path) -> None:
@@ -286,13 +300,7 @@ FINE = Imports(errors={}, cuda="13.0", usable=True, architectures=frozenset({"Qw
     [
         ({}, {}, "ok", "flash-attn 2.8.3"),
         ({"transformers": "5.10.4"}, {}, "warn", "verl 0.9.1 was made with transformers 5.9.0"),
-        (
-            {"vllm": "0.5.0", "flash-attn": "1.0.0"},
-            {},
-            "fail",
-            "vllm 0.5.0 is too old for verl 0.9.1, which was made with 0.24.0",
-        ),
-        ({"flash-attn": "1.0.0"}, {}, "fail", "flash-attn 1.0.0 is too old"),
+        ({"vllm": "0.5.0"}, {}, "fail", "vllm 0.5.0 is too old for verl 0.9.1, which was made with 0.24.0"),
         ({"torch": "2.13.0+cpu"}, {"cuda": None, "usable": False}, "fail", "torch 2.13.0+cpu is built for processors only"),
         (
             {},
@@ -340,6 +348,10 @@ def test_packages(
 def test_packages_are_imported_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_engine.py").write_text("print('hello')\nraise ImportError('libcudart.so.13: cannot\\nopen')\n")
     (tmp_path / "rude_engine.py").write_text("import os, sys\nprint('bye', file=sys.stderr, flush=True)\nos._exit(7)\n")
+    # Of what the process needs of torch itself, which takes seconds to load.
+    (tmp_path / "torch.py").write_text(
+        "class version: cuda = None\nclass cuda: is_available = staticmethod(lambda: False)\n"
+    )
     (tmp_path / "vllm.py").write_text(
         "class ModelRegistry:\n    @staticmethod\n    def get_supported_archs():\n        return ['Qwen3ForCausalLM']\n"
     )
@@ -372,13 +384,6 @@ def test_a_run_on_gpus_begins_with_the_checks_that_take_seconds(
     code, said = start({})
     assert code == 2 and "no GPU found" in said
     assert start({"deltamem.cpu_threads": 2}) == (0, ""), "a run on the CPU"
-
-
-def test_a_vocabulary_that_does_not_fit(values: dict[str, Any], copied: Path, tmp_path: Path) -> None:
-    config = json.loads((copied / "config.json").read_text())
-    (copied / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
-    state, found = check("tokenizer", context(tmp_path, values))
-    assert state == "fail" and "tokens and the weights 100; it is of another model" in found
 
 
 def broken(old: str, new: str) -> str:
@@ -468,32 +473,28 @@ def test_a_check_that_breaks_is_a_failed_one_and_what_several_need_is_explained_
 
 
 def test_a_warm_start_must_fit(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check("warm start", context(tmp_path, values)) == ("ok", "none")
     group = CONFIGS / "warm_start" / "pretrained.yaml"
     # Of fewer tokens: what is planned, and tokenized for it, grows with them.
     options = {**yaml.safe_load(group.read_text(encoding="utf-8"))["deltamem"]["warm_start"], "tokens": 1024}
-    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": options}))
-    assert state == "ok" and found.startswith("60 steps on 2 x 1024 tokens; trajectories of up to ")
-    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": {**options, "tokens": 50}}))
-    assert state == "fail" and "deltamem.warm_start.tokens has 50" in found
-    monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=1 << 20)])
-    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": options}))
-    assert state == "fail" and found.endswith("set deltamem.warm_start.lora_rank or deltamem.warm_start.layers")
+
+    def found(gpu: int = 24 << 30, memory: int = 8 << 30, threads: int | None = None, **changed: Any) -> tuple[str, str]:
+        monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=gpu)])
+        monkeypatch.setattr(machine, "memory", lambda: memory)
+        given = {"deltamem.warm_start": options | changed, "deltamem.cpu_threads": threads}
+        return check("warm start", context(tmp_path, values | given))
+
+    assert check("warm start", context(tmp_path, values)) == ("ok", "none")
+    state, said = found()
+    assert state == "ok" and said.startswith("60 steps on 2 x 1024 tokens; trajectories of up to ")
+    assert "deltamem.warm_start.tokens has 50" in found(tokens=50)[1]
+    assert found(gpu=1 << 20)[1].endswith(": set deltamem.warm_start.lora_rank or deltamem.warm_start.layers")
     # The weights leave room, 1024 tokens do not.
-    monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=1_003_000_000)])
     for keeps in (True, False):
-        given = {**options, "gradient_checkpointing": keeps}
-        state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": given}))
-        assert state == "fail" and "lower deltamem.warm_start.tokens" in found
-        assert ("or set deltamem.warm_start.gradient_checkpointing=true" in found) is not keeps
-    monkeypatch.setattr(machine, "memory", lambda: 8 << 30)
-    on_cpu = {**values, "deltamem.warm_start": options, "deltamem.cpu_threads": 2}
-    assert check("warm start", context(tmp_path, on_cpu))[0] == "ok"
-    monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
-    state, found = check("warm start", context(tmp_path, on_cpu))
-    assert state == "fail" and "the machine has 1.0 MB" in found
-    monkeypatch.setattr(machine, "gpus", lambda: [GPU])
-    adapters = {**options, "lora_rank": 8}
-    assert check("warm start", context(tmp_path, {**values, "deltamem.warm_start": adapters}))[0] == "ok"
+        said = found(gpu=1_003_000_000, gradient_checkpointing=keeps)[1]
+        assert "lower deltamem.warm_start.tokens" in said
+        assert ("or set deltamem.warm_start.gradient_checkpointing=true" in said) is not keeps
+    assert found(threads=2)[0] == "ok"
+    assert "the machine has 1.0 MB" in found(memory=1 << 20, threads=2)[1]
+    assert found(lora_rank=8)[0] == "ok"
     monkeypatch.setattr(machine, "installed", lambda package: package != "peft")
-    assert check("warm start", context(tmp_path, {**values, "deltamem.warm_start": adapters}))[0] == "fail"
+    assert found(lora_rank=8) == ("fail", "adapters need the package peft; install it with: pip install peft")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 from lazy import lazy, names
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 
@@ -83,7 +82,7 @@ def test_the_loss_falls():
 
 
 def test_the_same_seed_gives_the_same_weights():
-    config = WarmStartConfig(copy_steps=2, steps=3, batch_size=4)
+    config = WarmStartConfig(copy_steps=1, steps=2, batch_size=2)
 
     def weights(seed: int) -> list[torch.Tensor]:
         return [weight.detach() for weight in train(config, seed)[0].parameters()]
@@ -93,10 +92,10 @@ def test_the_same_seed_gives_the_same_weights():
     assert not all(torch.equal(left, right) for left, right in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize(("copy_steps", "steps"), [(0, 2), (2, 0)])
-def test_either_phase_may_be_left_out(copy_steps, steps):
-    _, reported = train(WarmStartConfig(copy_steps=copy_steps, steps=steps, batch_size=2), seed=0)
-    assert [step["phase"] for step in reported] == ["copy"] * copy_steps + ["trajectories"] * steps
+def test_either_phase_may_be_left_out():
+    for copy_steps, steps in ((0, 1), (1, 0)):
+        _, reported = train(WarmStartConfig(copy_steps=copy_steps, steps=steps, batch_size=2), seed=0)
+        assert [step["phase"] for step in reported] == ["copy"] * copy_steps + ["trajectories"] * steps
 
 
 def test_the_teacher_is_complete_first_and_careless_afterwards(monkeypatch):

@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 from lazy import names
-from omegaconf import DictConfig, OmegaConf
-from preflight_cases import composed, resolved
+from omegaconf import DictConfig
+from preflight_cases import composed, placed
 from training_cases import write_sessions
 
-from deltamem.config import validated
 from deltamem.errors import DeltaMemError
-from deltamem.training.config import TrainSettings
 from deltamem.training.pipeline import check_options
 
 AutoTokenizer = names("transformers", "AutoTokenizer")
@@ -58,7 +56,6 @@ def command(
     ("arguments", "sentence"),
     [
         (["actor_rollout_ref.rollout.typo=3"], "unknown config key 'actor_rollout_ref.rollout.typo'"),
-        (["deltamem.out=???"], "'deltamem.out' has no value"),
         (["reward=demanding"], "choose the reward of the memory with reward@deltamem.reward=demanding"),
     ],
 )
@@ -86,6 +83,7 @@ def started(monkeypatch: pytest.MonkeyPatch, main: Callable[[DictConfig], int]) 
     ("arguments", "sentence"),
     [
         (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
+        (["deltamem.out=???"], "'deltamem.out' has no value"),
         (["preflight=maybe"], "preflight=maybe: expected true, false or skip"),
         # Without a file the run would make its data first, which takes minutes.
         (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
@@ -127,10 +125,11 @@ def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_stage_would_refuse_is_refused_before_any_runs(key: str, value: object, sentence: str) -> None:
-    config = resolved(composed("+experiment=tiny"))
-    OmegaConf.update(config.deltamem, key, value, force_add=True)
     with pytest.raises(DeltaMemError, match=sentence):
-        check_options(config, validated(config.deltamem, TrainSettings))
+        check_options(*placed(Path("/"), "+experiment=tiny", values={f"deltamem.{key}": value}))
+
+
+SMOL = ("+experiment=smollm135m", "deltamem.out=/PLACE/run", "actor_rollout_ref.model.path=/PLACE/model")
 
 
 def lack(folder: Path, name: str) -> None:
@@ -160,23 +159,20 @@ def grow(folder: Path, name: str) -> None:
     ],
 )
 def test_a_broken_model_is_refused_before_the_data_are_made(
-    started, tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
+    tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
 ) -> None:
     folder = shutil.copytree(model_folder, tmp_path / "model")
     spoil(folder, name)
     with pytest.raises(DeltaMemError) as refused:
-        started("+experiment=smollm135m", f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={folder}")
+        check_options(*placed(tmp_path, *SMOL))
     assert str(folder) in str(refused.value) and sentence in str(refused.value) and "\n" not in str(refused.value)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_model_is_refused_and_a_name_of_the_hub_is_not(started, tmp_path: Path) -> None:
-    paths = (f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={tmp_path / 'nowhere'}")
-    with pytest.raises(DeltaMemError, match=f"{tmp_path / 'nowhere'}: no model that can be loaded"):
-        started("+experiment=smollm135m", *paths)
+    with pytest.raises(DeltaMemError, match=f"{tmp_path / 'model'}: no model that can be loaded"):
+        started(*(one.replace("/PLACE", str(tmp_path)) for one in SMOL))
     assert not (tmp_path / "run").exists()
-    config = resolved(composed("+experiment=smollm135m", "actor_rollout_ref.model.path=Nobody/Nothing-1B"))
-    check_options(config, validated(config.deltamem, TrainSettings))
+    check_options(*placed(tmp_path, *SMOL, values={"actor_rollout_ref.model.path": "Nobody/Nothing-1B"}))
 
 
 def test_what_does_not_fit_the_data_ends_the_run_before_anything_is_trained(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, whole
+from preflight_cases import CONFIGS, placed, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -46,8 +46,7 @@ def accepted(config: DictConfig) -> DictConfig:
     settings.episode.config()
     assert unknown_keys(config) == []
     read_by_verl(config.copy())
-    finding = check_batches(Context(config, settings, Path()))
-    assert finding.state == "ok", finding
+    assert isinstance(check_batches(Context(config, settings, Path())), str), "no warning"
     return config
 
 
@@ -126,9 +125,9 @@ def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:
     (tmp_path / "sessions.jsonl").touch()
 
     def planned(save_freq: int) -> dict[str, Any]:
-        folders = (f"deltamem.out={tmp_path}/run", f"deltamem.sessions={tmp_path}/sessions.jsonl")
-        config = whole("+experiment=tiny", *folders, f"trainer.save_freq={save_freq}")
-        return {stage.name: stage.inputs for stage in stages(config, validated(config.deltamem, TrainSettings), Console())}
+        folders = ("deltamem.out=/PLACE/run", "deltamem.sessions=/PLACE/sessions.jsonl")
+        made = placed(tmp_path, "+experiment=tiny", *folders, values={"trainer.save_freq": save_freq})
+        return {stage.name: stage.inputs for stage in stages(*made, Console())}
 
     often, seldom, never = planned(2), planned(400), planned(-1)
     assert list(often) == ["data", "embeddings", "model", "warm_start", "grpo", "export"]
