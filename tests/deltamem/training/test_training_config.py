@@ -152,8 +152,10 @@ def test_what_may_make_a_step_cheaper_is_accepted_by_verl() -> None:
     rows = [line.split("|")[2].strip().strip("`") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 7
     base = whole("+experiment=qwen8b")
-    for overrides in rows:
-        assert accepted(whole("+experiment=qwen8b", *overrides.split())) != base, overrides
+    for overrides in map(str.split, rows):
+        added = any(one.startswith("+") for one in overrides)  # which Hydra has to compose
+        changed = OmegaConf.merge(base, OmegaConf.from_dotlist(overrides)) if not added else None
+        assert accepted(changed or whole("+experiment=qwen8b", *overrides)) != base, overrides
 
 
 def test_pythons_that_verl_refuses_are_refused() -> None:
