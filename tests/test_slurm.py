@@ -247,9 +247,7 @@ def test_the_warning_before_the_time_limit_saves_and_requeues_the_job(machine: M
         (MULTINODE, WAITS, [signal.SIGTERM], (143, 0)),
     ],
 )
-def test_signals(
-    machine: Machine, script: str, train: str, signals: list[signal.Signals], expected: tuple[int, int]
-) -> None:
+def test_signals(machine, script, train, signals, expected):
     machine.trains(train)
     *found, error = machine.interrupt(machine.submit(script), *signals)
     assert tuple(found) == expected, error
@@ -303,9 +301,7 @@ def test_starts_without_progress_are_counted_from_the_last_progress(history: lis
         (SYNTH, [], {"PYTHON": "/nowhere/python"}, "/nowhere/python: no such program"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(
-    machine: Machine, script: str, arguments: list[str], variables: dict[str, str], sentence: str
-) -> None:
+def test_wrong_use_is_one_line_and_exit_code_2(machine, script, arguments, variables, sentence):
     machine.serves(MODEL_SERVER)
     code, _, error = machine.run(script, *arguments, **variables)
     [line] = error.splitlines()
@@ -348,9 +344,7 @@ def test_all_nodes_join_one_ray_and_train_py_is_sent_there(machine: Machine) -> 
         (None, "exit 0", {"HEALTH_SECONDS": "1"}, ["error: the nodes do not share "]),
     ],
 )
-def test_a_cluster_that_does_not_come_about_ends_the_job(
-    machine: Machine, ray: str | None, join: str, variables: dict[str, str], sentences: list[str]
-) -> None:
+def test_a_cluster_that_does_not_come_about_ends_the_job(machine, ray, join, variables, sentences):
     real = (machine.folder / "bin" / "ray").read_text("utf-8").partition("\n")[2]
     machine.install("ray", ray or f'echo "firewall"; {real}')
     machine.runs(join)
@@ -467,9 +461,7 @@ def test_a_signal_stops_everything_and_nothing_is_queued_again(machine: Machine,
         ("exec sleep 600", "started"),
     ],
 )
-def test_the_warning_before_the_time_limit_requeues_the_task_which_then_goes_on(
-    machine: Machine, server: str, at: str
-) -> None:
+def test_the_warning_before_the_time_limit_requeues_the_task_which_then_goes_on(machine, server, at):
     machine.serves(server)
     code, _, error = machine.interrupt(machine.submit(SYNTH), signal.SIGUSR1, at=at, pause=0.5)
     assert (code, machine.lines("requeued")) == (0, ["requeue 71"]), error

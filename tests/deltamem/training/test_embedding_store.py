@@ -213,9 +213,7 @@ def embeddings(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.slow
-def test_with_a_gpu_the_texts_are_embedded_in_a_process_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_gpu_the_texts_are_embedded_in_a_process_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(StoredEmbedderSettings, "lazy", lambda *_, **__: pytest.fail("CUDA would stay in this process"))
     settings = StoredEmbedderSettings(
         name="all-MiniLM-L6-v2", device="cuda:9", batch_size=8, threads=1, store=tmp_path / "e"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from lazy import lazy, names
 from omegaconf import OmegaConf
 from training_cases import write_sessions
 
-from deltamem.config import CONFIGS, run_plain
+from deltamem.config import CONFIGS
 from deltamem.episode import EpisodeSettings, load_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
 from deltamem.training.checkpoints import write_manifest
+from deltamem.training.model_card import model_card
 from eval import heldout
 
 torch = lazy("torch")
@@ -106,16 +106,14 @@ def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Pa
 
 
 def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -> None:
-    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    run = make_run(tmp_path, model_folder, {})
     config = OmegaConf.load(run / "grpo" / "config.yaml")
 
     def card(**changed: object) -> tuple[Any, str]:
         """Front matter and text after these keys of the configuration have changed."""
         for key, value in changed.items():
             OmegaConf.update(config, key.replace("__", "."), value)
-        OmegaConf.save(config, run / "grpo" / "config.yaml")
-        export_run(run, tmp_path / "policy")
-        _, front, body = (tmp_path / "policy" / "README.md").read_text().split("---\n", 2)
+        _, front, body = model_card(run, config, 2, "policy").split("---\n", 2)
         return OmegaConf.create(front), body
 
     front, body = card()
@@ -221,24 +219,16 @@ def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path,
     assert not (tmp_path / "other").exists()
 
 
-def evaluate(model: Path, sessions: Path, out: Path) -> Path:
-    """``python -m eval.heldout`` on the held-out sessions, with the embedder of the tests."""
-    overrides = [f"checkpoint={model}", f"sessions={sessions}", f"out={out}", "max_new_tokens=24", "resamples=50"]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        assert heldout.main(compose("heldout", overrides)) == 0
-    return out
-
-
-def test_the_card_shows_evaluations_of_these_weights_alone(
-    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_card_shows_evaluations_of_these_weights_alone(tmp_path, model_folder, monkeypatch):
     monkeypatch.setattr(heldout, "load_embedder", lambda *given, **named: WordEmbedder())
     run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
-    policy, sessions = tmp_path / "policy", tmp_path / "sessions.jsonl"
+    policy, sessions, own = tmp_path / "policy", tmp_path / "sessions.jsonl", tmp_path / "own"
     export_run(run, policy)
     before = (policy / "README.md").read_text()
     assert "Evaluations of these weights" not in before and "- Held-out people with intervals" in before
-    own, other = evaluate(policy, sessions, tmp_path / "own"), evaluate(model_folder, sessions, tmp_path / "other")
+    overrides = [f"checkpoint={policy}", f"sessions={sessions}", f"out={own}", "max_new_tokens=8", "resamples=50"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        assert heldout.main(compose("heldout", overrides)) == 0
     assert main([str(run), "--out", str(tmp_path / "card"), "--measured", str(own)]) == 0
     card = (tmp_path / "card" / "README.md").read_text()
     found = json.loads((own / "summary.json").read_text())
@@ -248,13 +238,13 @@ def test_the_card_shows_evaluations_of_these_weights_alone(
     for name, probe in found["probes"].items():
         assert f"\n| {name.replace('_', ' ')}: {probe['description']}" in card
     assert "- LoCoMo: no run was given." in card and "- Held-out people with intervals" not in card
-    capsys.readouterr()
-    for folder, said in ((other, "other: measured another model"), (tmp_path / "none", "none/summary.json: cannot be read")):
-        arguments = [str(run), "--out", str(tmp_path / "new"), "--measured", str(own), str(folder)]
-        with pytest.raises(SystemExit) as stopped:
-            run_plain(partial(main, arguments))
-        error = capsys.readouterr().err
-        assert stopped.value.code == 2 and error.count("\n") == 1 and said in error
+    found["provenance"]["checkpoint_sha256"] = dict.fromkeys(found["provenance"]["checkpoint_sha256"], "0" * 64)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "summary.json").write_text(json.dumps(found))
+    for folder, said in (("other", "other: measured another model"), ("none", "none/summary.json: cannot be read")):
+        arguments = [str(run), "--out", str(tmp_path / "new"), "--measured", str(own), str(tmp_path / folder)]
+        with pytest.raises(DeltaMemError, match=said):
+            main(arguments)
         assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*.partial"))
 
 

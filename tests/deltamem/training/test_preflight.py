@@ -78,9 +78,7 @@ def values(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
 
 
-def test_a_gpu_run_without_gpus_is_refused_and_nothing_is_written(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_run_without_gpus_is_refused_and_nothing_is_written(values, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "gpus", list)
     monkeypatch.setattr(machine, "installed", lambda package: package != "vllm")
     before = sorted(tmp_path.rglob("*"))
@@ -154,9 +152,7 @@ def test_what_is_refused(values: dict[str, Any], tmp_path: Path, name: str, chan
     assert state == "fail" and said in found, found
 
 
-def test_all_nodes_must_have_the_same_code_and_packages(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_all_nodes_must_have_the_same_code_and_packages(values, tmp_path, monkeypatch, request):
     here = {"deltamem": "code 0123", "torch": "2.11.0"}
     nodes = {"n1": here, "n2": here}
     monkeypatch.setattr(cluster, "installed_here", lambda: here)
@@ -230,9 +226,7 @@ def test_little_shared_memory(values: dict[str, Any], tmp_path: Path, monkeypatc
     assert state == "warn" and "/dev/shm has only 67.1 MB" in found and "--shm-size" in found
 
 
-def test_a_model_that_no_smaller_batch_makes_fit(
-    values: dict[str, Any], copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_no_smaller_batch_makes_fit(values, copied, tmp_path, monkeypatch):
     large = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "layer_types": None}
     config = json.loads((copied / "config.json").read_text())
     heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False}
@@ -274,9 +268,7 @@ def small_vocabulary(folder: Path) -> None:
         ("tokenizer", small_vocabulary, "tokens and the weights 100; it is of another model"),
     ],
 )
-def test_a_broken_model(
-    values: dict[str, Any], copied: Path, tmp_path: Path, name: str, spoil: Callable[[Path], None], said: str
-) -> None:
+def test_a_broken_model(values, copied, tmp_path, name, spoil, said):
     assert check(name, context(tmp_path, values))[0] == "ok"
     spoil(copied)
     state, found = check(name, context(tmp_path, values))
@@ -316,15 +308,7 @@ FINE = Imports(errors={}, cuda="13.0", usable=True, architectures=frozenset({"Qw
         ),
     ],
 )
-def test_packages(
-    values: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    versions: dict[str, str],
-    imports: dict[str, Any],
-    state: str,
-    said: str,
-) -> None:
+def test_packages(values, tmp_path, monkeypatch, versions, imports, state, said):
     monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(driver="550.1")])
     monkeypatch.setattr(machine, "installed", lambda _: True)
     monkeypatch.setattr(importlib.metadata, "version", (PACKAGES | versions).__getitem__)
@@ -362,9 +346,7 @@ def test_packages_are_imported_in_a_process_of_their_own(tmp_path: Path, monkeyp
     assert try_imports(["rude_engine"]).errors == {"rude_engine": "the process ended with 7: bye"}
 
 
-def test_a_run_on_gpus_begins_with_the_checks_that_take_seconds(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_gpus_begins_with_the_checks_that_take_seconds(values, tmp_path, monkeypatch):
     def start(changed: dict[str, Any]) -> tuple[int, str]:
         with (tmp_path / "said.txt").open("w") as file:
             console = Console(record=True, width=200, file=file)
@@ -408,9 +390,7 @@ def broken(old: str, new: str) -> str:
         (broken("message.role == 'tool'", "message.rolle.x == 'tool'"), True, True, "cannot render an episode"),
     ],
 )
-def test_chat_templates(
-    values: dict[str, Any], tmp_path: Path, template: str | None, thinking: bool, switch: bool, said: str | None
-) -> None:
+def test_chat_templates(values, tmp_path, template, thinking, switch, said):
     options = {"deltamem.episode.thinking": thinking, "data.apply_chat_template_kwargs.enable_thinking": switch}
     prepared = context(tmp_path, values | options)
     prepared.tokenizer = copy.copy(qwen_tokenizer(QWEN3))
@@ -450,9 +430,7 @@ def test_gpus_are_asked_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monk
     assert gpus() == []
 
 
-def test_a_check_that_breaks_is_a_failed_one_and_what_several_need_is_explained_once(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_check_that_breaks_is_a_failed_one_and_what_several_need_is_explained_once(values, tmp_path):
     def broken_check(_: Context) -> Any:
         raise ZeroDivisionError("division by zero")
 

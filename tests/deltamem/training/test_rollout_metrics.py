@@ -72,9 +72,7 @@ def test_failed_and_lost_rollouts_count_as_failures_and_nowhere_else() -> None:
     nothing = batch_metrics([failed("a", number, labelled_session(1)) for number in range(2)], expected=2)
     assert nothing["train/failure"] == 1.0
     assert not {"train/reward", "train/no_signal", "train/truncated"} & nothing.keys()
-
-
-def test_one_rollout_a_prompt_has_no_groups_and_no_search_no_rate() -> None:
+    # One rollout a prompt has no groups, and no search has no rate.
     assert group_signal([("a", 0.5), ("b", 0.5)]) == {}
     assert "retrieved_per_query" not in episode_shape([info(labelled_session(1), queries=0)])
 
@@ -136,9 +134,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[R
 Buffer = tuple[Any, list[RolloutRow]]
 
 
-def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(
-    buffer: Buffer, tmp_path: Path
-) -> None:
+def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(buffer, tmp_path):
     sampler, rows = buffer
     assert not (tmp_path / "started").exists()
     rows += a_batch()

@@ -27,7 +27,7 @@ def train(config: WarmStartConfig, seed: int) -> tuple[Qwen3ForCausalLM, list[di
     return model, steps
 
 
-def test_the_weights_cover_exactly_what_the_assistant_writes():
+def test_the_weights_cover_what_the_assistant_writes_and_favour_what_decides():
     tokenizer = tokenizer_for()
     config = WarmStartConfig(context_weight=0.25, decision_weight=3.0)
     weigh = Weigher(tokenizer, config)
@@ -51,20 +51,14 @@ def test_the_weights_cover_exactly_what_the_assistant_writes():
         assert [weights[place] for place in ends] == [0.25, 0.25, 1.0, 0.25, 1.0][: len(messages)]
         turns.add(len(messages))
     assert turns == {3, 5}, "with a search and without one"
-
-
-def test_event_and_target_weigh_more():
-    tokenizer = tokenizer_for()
-    weigh = Weigher(tokenizer, WarmStartConfig(decision_weight=3.0))
+    # Events and targets weigh more, and besides them only what follows directly on an ADD.
     labelled = next(item for item in sessions() if {op.event for op in item.operations} == {"ADD", "UPDATE", "NONE"})
-    messages = target_trajectory(labelled, COMPACT, random.Random(0), drop=0.0)
-    token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
-    tokens = tokenizer.convert_ids_to_tokens(token_ids)
-    heavy = {token for token, weight in zip(tokens, weigh(token_ids), strict=True) if weight == 3.0}
+    text = chat_text(target_trajectory(labelled, COMPACT, random.Random(0), drop=0.0), tokenizer)
+    token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    pairs = zip(tokenizer.convert_ids_to_tokens(token_ids), weigh(token_ids), strict=True)
+    heavy = {token for token, weight in pairs if weight == 3.0}
     targets = {operation.target_memory_id for operation in labelled.operations if operation.target_memory_id}
-    assert targets <= heavy
-    assert {'.", "event": "ADD"}', '.", "event": "UPDATE", "target_memory_id": "'} <= heavy
-    # Besides events and ids only what follows directly on an ADD.
+    assert targets | {'.", "event": "ADD"}', '.", "event": "UPDATE", "target_memory_id": "'} <= heavy
     assert all('"event"' in token or token in targets or token in (', {"text": "', "]}</outputs>") for token in heavy)
 
 

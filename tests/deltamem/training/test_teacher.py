@@ -129,10 +129,6 @@ def test_more_facts_than_a_search_has_queries(changed: int, new: int) -> None:
     assert len(written) - len(targets) == new
 
 
-def test_a_query_of_a_text_that_says_no_more_than_the_name() -> None:
-    assert query_for(Operation(Event.ADD, "Ana."), "Ana") == "Ana."
-
-
 def test_the_search_results_hold_k_memories_a_query_and_in_no_telling_order():
     first_is_needed = []
     for number, labelled in enumerate(sessions()):
@@ -153,6 +149,7 @@ def test_queries_name_the_verb_and_the_anchor():
             verb, anchor = query_for(operation, labelled.session.person_name).split()
             assert operation.text.startswith(f"{labelled.session.person_name} {verb} ")
             assert operation.text.endswith(f" {anchor}.") and anchor in operation.keywords
+    assert query_for(Operation(Event.ADD, "Ana."), "Ana") == "Ana.", "it says no more than the name"
 
 
 def test_a_session_with_nothing_to_remember_is_answered_at_once():

@@ -42,10 +42,10 @@ def test_the_vocabulary_of_the_model_is_the_length_of_the_tokenizer():
     assert model.config.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("text", ["", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1"])
-def test_any_text_survives_encoding_and_decoding(text):
+def test_any_text_survives_encoding_and_decoding():
     tokenizer = tokenizer_for()
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+    for text in ("", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1"):
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
 @by_fields

@@ -83,16 +83,13 @@ def started(monkeypatch: pytest.MonkeyPatch, main: Callable[[DictConfig], int]) 
     ("arguments", "sentence"),
     [
         (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
-        (["deltamem.out=???"], "'deltamem.out' has no value"),
         (["preflight=maybe"], "preflight=maybe: expected true, false or skip"),
         # Without a file the run would make its data first, which takes minutes.
         (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
         (["trainer.logger=[console,swanlab]"], "trainer.logger: swanlab is not installed; run: pip install swanlab"),
     ],
 )
-def test_bad_values_are_one_sentence_before_anything_is_made(
-    started, tmp_path: Path, arguments: list[str], sentence: str
-) -> None:
+def test_bad_values_are_one_sentence_before_anything_is_made(started, tmp_path, arguments, sentence):
     with pytest.raises(DeltaMemError, match=re.escape(sentence)):
         started("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", *arguments)
     assert not (tmp_path / "run" / "synth").exists()
@@ -117,6 +114,7 @@ def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
+        ("out", "???", "config key 'deltamem.out' has no value"),
         ("reward.stale_weight", 0.5, "deltamem.reward: stale_weight must be"),
         ("episode.system_prompt", "poem", "prompt 'poem' does not exist"),
         ("model.layer", 3, "unknown config key 'model.layer'; --cfg job"),
@@ -158,9 +156,7 @@ def grow(folder: Path, name: str) -> None:
         (grow, "tokenizer", "; it is of another model"),
     ],
 )
-def test_a_broken_model_is_refused_before_the_data_are_made(
-    tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
-) -> None:
+def test_a_broken_model_is_refused_before_the_data_are_made(tmp_path, model_folder, spoil, name, sentence):
     folder = shutil.copytree(model_folder, tmp_path / "model")
     spoil(folder, name)
     with pytest.raises(DeltaMemError) as refused:
@@ -175,9 +171,7 @@ def test_a_missing_model_is_refused_and_a_name_of_the_hub_is_not(started, tmp_pa
     check_options(*placed(tmp_path, *SMOL, values={"actor_rollout_ref.model.path": "Nobody/Nothing-1B"}))
 
 
-def test_what_does_not_fit_the_data_ends_the_run_before_anything_is_trained(
-    started, tmp_path: Path, model_folder: Path
-) -> None:
+def test_what_does_not_fit_the_data_ends_the_run_before_anything_is_trained(started, tmp_path, model_folder):
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=40, heldout=4)
     given = [f"deltamem.sessions={sessions}", "deltamem.synth=null", "deltamem.data.heldout_sessions=4"]
     with pytest.raises(DeltaMemError, match=r"32 training sessions are fewer than data\.train_batch_size=64"):

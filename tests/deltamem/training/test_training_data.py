@@ -89,9 +89,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         ("", {"skip_people": 3}, "after the first 3 persons: there are 0"),
     ],
 )
-def test_bad_or_too_few_sessions_are_refused_and_nothing_is_left(
-    tmp_path: Path, line: str, wanted: dict[str, int], message: str
-) -> None:
+def test_bad_or_too_few_sessions_are_refused_and_nothing_is_left(tmp_path, line, wanted, message):
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=3, heldout=2)
     with sessions.open("a") as file:
         file.write(line)

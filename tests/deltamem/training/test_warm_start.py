@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -234,9 +234,7 @@ def row(prompt: int, *turns: int) -> Example:
         (None, 100, 30, r"needs 31 tokens in all, the model's window has 30"),
     ],
 )
-def test_a_trajectory_that_does_not_fit_is_one_sentence(
-    limits: Limits | None, tokens: int, window: int, sentence: str
-) -> None:
+def test_a_trajectory_that_does_not_fit_is_one_sentence(limits, tokens, window, sentence):
     check(row(10, 5, 15), tokens=100, limits=Limits(11, 21, 15), window=31)
     with pytest.raises(DeltaMemError, match=f"^session p0/0: the target trajectory {sentence}"):
         check(row(10, 5, 15), tokens=tokens, limits=limits, window=window)
@@ -287,9 +285,7 @@ def ask_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(pipeline.MetricsFile, "add", ask)
 
 
-def test_the_stage_goes_on_and_grpo_starts_from_its_model(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stage_goes_on_and_grpo_starts_from_its_model(tmp_path, start, monkeypatch):
     out = tmp_path / "run"
     config, settings, listed = run_of(tmp_path, start, {})
     found = listed["warm_start"]
@@ -320,9 +316,7 @@ def test_the_stage_goes_on_and_grpo_starts_from_its_model(
         ({f"{WARM}.{key}": 1 for key in ("heldout_sessions", "save_every", "test_every")}, False),
     ],
 )
-def test_the_stage_depends_on_what_its_result_does(
-    tmp_path: Path, start: Path, values: dict[str, Any], depends: bool
-) -> None:
+def test_the_stage_depends_on_what_its_result_does(tmp_path, start, values, depends):
     config, _, first = run_of(tmp_path, start, {})
     other, _, found = run_of(tmp_path, start, values)
     assert (found["warm_start"].inputs != first["warm_start"].inputs) is depends
@@ -353,9 +347,7 @@ def touch(folder: Path) -> None:
     ("edit", "changed"),
     [(edit_template, {"lengths", "warm_start"}), (edit_weights, {"warm_start"}), (touch, set())],
 )
-def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(
-    tmp_path: Path, start: Path, edit: Callable[[Path], None], changed: set[str]
-) -> None:
+def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(tmp_path, start, edit, changed):
     def inputs(folder: Path) -> dict[str, Any]:
         listed = run_of(tmp_path, folder, {"deltamem.limits.fit": True})[2]
         assert list(listed).index("lengths") < list(listed).index("warm_start"), "before the minutes of the warm start"
@@ -369,9 +361,7 @@ def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(
     assert {name for name in found if found[name] != first[name]} == changed
 
 
-def test_a_request_in_the_last_step_ends_the_run_after_the_stage(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_in_the_last_step_ends_the_run_after_the_stage(tmp_path, start, monkeypatch):
     found, lines = stage(tmp_path, start, {f"{WARM}.steps": 1}), list[str]()
     ask_in_step(monkeypatch, 1)
     with pytest.raises(RunStoppedError, match="stopped after its last step, the model is saved; the same command goes on"):
@@ -446,9 +436,7 @@ def test_checkpoints_of_grpo_keep_what_they_come_from(tmp_path: Path, start: Pat
         ({"actor_rollout_ref.model.path": "models/elsewhere/smollm2-135m"}, "make it with: make smol"),
     ],
 )
-def test_bad_input_is_one_sentence_before_anything_is_trained(
-    tmp_path: Path, start: Path, values: dict[str, Any], sentence: str
-) -> None:
+def test_bad_input_is_one_sentence_before_anything_is_trained(tmp_path, start, values, sentence):
     with pytest.raises(DeltaMemError) as caught:
         stage(tmp_path, start, values).run()
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
