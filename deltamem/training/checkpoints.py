@@ -50,7 +50,7 @@ def write_manifest(
             )
         time.sleep(_LOOK_AGAIN_SECONDS)
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-    sizes = {str(path.relative_to(checkpoint)): _flushedgb(path) for path in files}
+    sizes = {str(path.relative_to(checkpoint)): _flush(path) for path in files}
     for folder in {path.parent for path in files}:
         _flush(folder)
     with atomic_writer(checkpoint / MANIFEST_FILE) as file:
@@ -70,17 +70,13 @@ def _missing(actor: Path, contents: Sequence[str]) -> Path | None:
     return next((path for path in files if not path.is_file()), None)
 
 
-def _flushedgb(path: Path) -> int:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        # Of the open file: what a shared file system remembers of a name may be old.
-        return os.fstat(file.fileno()).st_size
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> int:
+    """Bring a file or a folder to the disk; its size."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        # Of the open file: what a shared file system remembers of a name may be old.
+        return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 

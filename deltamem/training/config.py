@@ -9,7 +9,6 @@ import inspect
 import io
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -195,8 +194,9 @@ _OWN = ("deltamem", "model_engine")
 
 @cache
 def _keys_of_verl() -> Any:
-    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    return OmegaConf.to_container(OmegaConf.create(text))
+    return OmegaConf.to_container(
+        OmegaConf.load(Path(folder_of_package("verl"), "trainer/config/_generated_ppo_trainer.yaml"))
+    )
 
 
 def unknown_keys(config: DictConfig) -> list[str]:
@@ -249,7 +249,11 @@ def read_by_verl(config: DictConfig) -> None:
                 omega_conf_to_dataclass(part)
     # Whatever verl raises (assertions, Hydra's errors around type errors) is its verdict.
     except Exception as error:
-        raise DeltaMemError(f"verl refuses the configuration: {_innermost(error)}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        sentence = " ".join(str(cause).split()) or type(cause).__name__
+        raise DeltaMemError(f"verl refuses the configuration: {sentence}") from error
 
 
 def _reference(config: DictConfig) -> DictConfig:
@@ -260,9 +264,3 @@ def _reference(config: DictConfig) -> DictConfig:
             name = key.removeprefix("log_prob_")
             config[name if name.startswith("use_") else f"ppo_{name}"] = config.pop(key)
     return config
-
-
-def _innermost(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split()) or type(error).__name__

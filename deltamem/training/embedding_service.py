@@ -18,14 +18,10 @@ from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deltamem.embedding import Embedder, Vectors, is_endpoint, load_embedder
-from deltamem.training.embedding_store import EmbeddingStore, Kind
+from deltamem.training.embedding_store import KINDS, EmbeddingStore, Kind
 
-_OWNER_BYTES = 128 * 2**20
-"""Vectors of one kind that the owner keeps: other workers may request the same texts."""
-
-_CALLS = 8
-"""Requests of one worker at a time: the owner batches them, so a worker need not hold any back."""
-
+_OWNER_BYTES = 128 * 2**20  # of vectors of one kind that the owner keeps: other workers may request the same texts
+_CALLS = 8  # requests of one worker at a time: the owner batches them, so a worker need not hold any back
 _RESTARTS = 3
 
 
@@ -40,14 +36,11 @@ class BatchedEmbedder:
     ) -> None:
         """Wrap an embedder without a cache; `initializer` is called once in the thread before its first batch."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder", initializer=initializer)
-        self.documents = TextVectors(self._in_thread(embedder.documents), max_bytes=max_bytes)
-        self.queries = TextVectors(self._in_thread(embedder.queries), max_bytes=max_bytes)
+        self.documents = TextVectors(partial(self._in_thread, embedder.documents), max_bytes=max_bytes)
+        self.queries = TextVectors(partial(self._in_thread, embedder.queries), max_bytes=max_bytes)
 
-    def _in_thread(self, embed: Callable[[Sequence[str]], Vectors]) -> Callable[[list[str]], Awaitable[Vectors]]:
-        async def call(texts: list[str]) -> Vectors:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, embed, texts)
-
-        return call
+    async def _in_thread(self, embed: Callable[[Sequence[str]], Vectors], texts: list[str]) -> Vectors:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, embed, texts)
 
 
 class EmbeddingOwner:
@@ -67,14 +60,10 @@ class EmbeddingOwner:
         """Embed distinct search queries; returns float32 of shape ``(len(texts), dim)``."""
         return Lookup(await self._batched.queries.get(texts))(texts)
 
-    async def figures(self) -> dict[str, int]:
+    async def figures(self) -> dict[str, tuple[int, int]]:
         """Batches computed and texts embedded since the start, by kind."""
-        sources = {"documents": self._batched.documents, "queries": self._batched.queries}
-        return {
-            f"{kind}/{name}": value
-            for kind, source in sources.items()
-            for name, value in (("batches", source.calls), ("texts", source.texts))
-        }
+        sources: dict[str, TextVectors] = {kind: getattr(self._batched, kind) for kind in KINDS}
+        return {kind: (source.calls, source.texts) for kind, source in sources.items()}
 
 
 def _use_threads(threads: int) -> None:

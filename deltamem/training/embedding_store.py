@@ -113,12 +113,6 @@ class EmbeddingStore:
         known = {text: places[text] for text in texts if text in places}
         return {text: np.array(chunks[number].vectors[row]) for text, (number, row) in known.items()}
 
-    def missing(self, texts: Iterable[str], kind: Kind = "documents") -> list[str]:
-        """The distinct texts that the store does not know, in their order."""
-        distinct = list(dict.fromkeys(texts))
-        known = self.find(distinct, kind)
-        return [text for text in distinct if text not in known]
-
 
 class Built(NamedTuple):
     """What a build did."""
@@ -143,11 +137,16 @@ def build_store(
     interruption at any moment. Several runs may share the folder: one builds at a time. `report` is called with the number
     of texts that have a vector, and of all texts.
     """
+
+    def write_meta(meta: Meta) -> None:
+        with atomic_writer(folder / META_FILE) as file:
+            file.write(meta.model_dump_json(indent=2))
+
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
         meta = read_meta(folder, embedder.name)
         if meta is None:
-            _write_meta(folder, Meta(model=embedder.name))
+            write_meta(Meta(model=embedder.name))
         remove_partial(folder)
         dims = {one.vectors.shape[1] for each in KINDS for one in _chunks(folder, each)}
         stored = {key for one in _chunks(folder, kind) for key in one.keys.tolist()}
@@ -163,21 +162,13 @@ def build_store(
             dims.add(vectors.shape[1])
             rows = np.empty(len(part), dtype=[("key", _KEY), ("vector", "<f4", (vectors.shape[1],))])
             rows["key"], rows["vector"] = keys_of(part), vectors
-            with (
-                partial_file(folder / f"{kind}.{number:06d}.npy") as partial,
-                partial.open("wb") as file,
-            ):
+            with partial_file(folder / f"{kind}.{number:06d}.npy") as partial, partial.open("wb") as file:
                 np.save(file, rows[np.argsort(rows["key"])])
             number += 1
             report(there + start + len(part), len(wanted))
         if meta is None or not meta.finished:
-            _write_meta(folder, Meta(model=embedder.name, finished=True))
+            write_meta(Meta(model=embedder.name, finished=True))
         return Built(len(wanted), len(missing), len(stored) + len(missing))
-
-
-def _write_meta(folder: Path, meta: Meta) -> None:
-    with atomic_writer(folder / META_FILE) as file:
-        file.write(meta.model_dump_json(indent=2))
 
 
 def _embed(texts: Sequence[str], embedder: Embedder, kind: Kind, dim: int) -> Vectors:

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
@@ -72,19 +72,16 @@ NOT_FINISHED = os.EX_TEMPFAIL
 
 def listen() -> None:
     """Let SIGTERM and SIGUSR1 end this process cleanly, with exit codes 143 and `NOT_FINISHED`."""
-    signal.signal(signal.SIGTERM, _terminated)
-    signal.signal(signal.SIGUSR1, _asked)
 
+    def end(sentence: str, code: int) -> None:
+        print(sentence, file=sys.stderr)
+        raise SystemExit(code)
 
-def _terminated(*_arguments: Any) -> NoReturn:
-    print("terminated; the same command goes on from the last complete checkpoint", file=sys.stderr)
-    raise SystemExit(128 + signal.SIGTERM)
-
-
-def _asked(*_arguments: Any) -> NoReturn:
+    complete = "terminated; the same command goes on from the last complete checkpoint"
     # Stages without checkpoints start over, so there is nothing to wait for.
-    print("stopped; the same command goes on with the stage that was under way", file=sys.stderr)
-    raise SystemExit(NOT_FINISHED)
+    stage = "stopped; the same command goes on with the stage that was under way"
+    signal.signal(signal.SIGTERM, lambda *_arguments: end(complete, 128 + signal.SIGTERM))
+    signal.signal(signal.SIGUSR1, lambda *_arguments: end(stage, NOT_FINISHED))
 
 
 @contextmanager

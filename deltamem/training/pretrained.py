@@ -58,11 +58,6 @@ SOURCES: Mapping[str, Source] = {
 }
 """The models that can be had by name."""
 
-_BYTES = 4
-"""Of a weight: what 4-bit blocks unpack to has no exact form in 16 bits."""
-_SPARE = 64 << 20
-"""Bytes for the tokenizer and whatever else is written meanwhile."""
-
 
 def convert(name: str, folder: Path) -> bool:
     """Make the folder of a model, or verify it if it is there; returns whether it was made now.
@@ -74,35 +69,26 @@ def convert(name: str, folder: Path) -> bool:
         raise DeltaMemError(f"no pretrained model {name!r}; there are: {', '.join(SOURCES)}")
     if verified(name, folder):
         return False
-    source = SOURCES[name]
-    file = _find(source)
+    file = _find(SOURCES[name])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = folder.with_name(f".{folder.name}.lock")
+    lock, partial = (folder.with_name(f".{folder.name}.{kind}") for kind in ("lock", "partial"))
     # Whoever comes second waits, and finds it made.
     with FileLock(lock):
         try:
             if verified(name, folder):
                 return False
-            _check_space(folder, source)
-            _make(name, file, folder)
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _write(SOURCES[name], file, partial)
+            _write_record(partial, name)
+            partial.replace(folder)
+        # safetensors has an exception of its own for what the operating system refuses.
+        except (OSError, SafetensorError) as error:
+            raise DeltaMemError(f"{folder}: the model could not be written: {' '.join(str(error).split())}") from error
         finally:
+            shutil.rmtree(partial, ignore_errors=True)
             lock.unlink(missing_ok=True)
     return True
-
-
-def _make(name: str, file: Path, folder: Path) -> None:
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        _write(SOURCES[name], file, partial)
-        _write_record(partial, name)
-        partial.replace(folder)
-    # safetensors has an exception of its own for what the operating system refuses.
-    except (OSError, SafetensorError) as error:
-        raise DeltaMemError(f"{folder}: the model could not be written: {' '.join(str(error).split())}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def verified(name: str, folder: Path) -> bool:
@@ -139,13 +125,6 @@ def _find(source: Source) -> Path:
             f"{file}: sha256 is {found[:12]}..., expected {source.sha256[:12]}...: it is cut or of another release; {again}"
         )
     return file
-
-
-def _check_space(folder: Path, source: Source) -> None:
-    need = source.parameters * _BYTES + _SPARE
-    free = shutil.disk_usage(folder.parent).free
-    if free < need:
-        raise DeltaMemError(f"{folder}: needs {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; choose another --out")
 
 
 def _write(source: Source, file: Path, folder: Path) -> None:
@@ -227,13 +206,9 @@ def _card(source: Source) -> str:
 
 
 def _write_record(folder: Path, name: str) -> None:
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-    }
-    source = SOURCES[name]
-    record = {"name": name, "package": source.requirement, "gguf_sha256": source.sha256, "files": files}
+    found = sorted(path for path in folder.iterdir() if path.is_file())
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in found}
+    record = {"name": name, "package": SOURCES[name].requirement, "gguf_sha256": SOURCES[name].sha256, "files": files}
     with atomic_writer(folder / RECORD) as file:
         json.dump(record, file, indent=2)
 

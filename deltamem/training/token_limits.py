@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,28 +52,22 @@ class Limits:
 
 def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, template_kwargs: Mapping[str, Any]) -> Lengths:
     """Count the tokens of all rows of the parquet files of `export`; `template_kwargs` go to the chat template."""
-    around = _around_tool_answer(tokenizer, template_kwargs)
+    around, thinking = _around_tool_answer(tokenizer, template_kwargs), episode.thinking
     known: dict[str, int] = {}
-    parts: list[tuple[list[int], list[int], list[int], list[int]]] = []
-    for path in files:
-        for prompts, sessions in _rows(path):
-            texts = tokenizer.apply_chat_template(prompts, tokenize=False, add_generation_prompt=True, **template_kwargs)
-            queries = [[operation.text for operation in item.operations][:MAX_QUERIES] or [""] for item in sessions]
-            parts.append(
-                (
-                    _count(tokenizer, texts),
-                    _count(tokenizer, [write_call(texts, thinking=episode.thinking) for texts in queries]),
-                    [
-                        around + found
-                        for found in _tool_answers(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
-                    ],
-                    _count(tokenizer, [write_outputs(item.operations, thinking=episode.thinking) for item in sessions]),
-                )
-            )
-    columns = [
-        np.array([count for batch in column for count in batch], dtype=np.int64) for column in zip(*parts, strict=True)
-    ]
-    return Lengths(*columns)
+    columns: tuple[list[int], ...] = ([], [], [], [])
+    for prompts, sessions in chain.from_iterable(map(_rows, files)):
+        texts = tokenizer.apply_chat_template(prompts, tokenize=False, add_generation_prompt=True, **template_kwargs)
+        queries = [[operation.text for operation in item.operations][:MAX_QUERIES] or [""] for item in sessions]
+        found = _tool_answers(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
+        counts = (
+            _count(tokenizer, texts),
+            _count(tokenizer, [write_call(texts, thinking=thinking) for texts in queries]),
+            [around + tokens for tokens in found],
+            _count(tokenizer, [write_outputs(item.operations, thinking=thinking) for item in sessions]),
+        )
+        for column, more in zip(columns, counts, strict=True):
+            column += more
+    return Lengths(*(np.array(column, dtype=np.int64) for column in columns))
 
 
 def _rows(path: Path) -> Iterator[tuple[list[Any], list[LabelledSession]]]:
@@ -161,21 +156,15 @@ def beyond(lengths: Lengths, limits: Limits, *, max_turns: int, thinking_tokens:
     return int((lengths.prompt >= limits.prompt).sum()), int((after > limits.response).sum())
 
 
-def summary(lengths: Lengths, limits: Limits) -> dict[str, Any]:
-    """The content of ``lengths.json``."""
-
-    def spread(counts: Counts) -> dict[str, int]:
-        marks = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-        return {name: int(np.quantile(counts, share, method="higher")) for name, share in marks.items()}
-
-    parts = {name: spread(getattr(lengths, name)) for name in ("prompt", "call", "found", "outputs")}
-    return {"rows": len(lengths.prompt), "tokens": parts, "limits": asdict(limits)}
-
-
 def write_lengths(path: Path, lengths: Lengths, limits: Limits) -> None:
     """Write ``lengths.json`` whole or not at all."""
+    marks = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    tokens = {
+        part: {name: int(np.quantile(counts, share, method="higher")) for name, share in marks.items()}
+        for part, counts in vars(lengths).items()
+    }
     with atomic_writer(path) as file:
-        json.dump(summary(lengths, limits), file, indent=2)
+        json.dump({"rows": len(lengths.prompt), "tokens": tokens, "limits": asdict(limits)}, file, indent=2)
 
 
 def read_limits(path: Path) -> Limits:

@@ -263,7 +263,7 @@ def test_workers_share_one_owner_and_every_new_text_is_embedded_once(cluster: No
         asked |= vectors.keys() - set(known)
     owner = find_owner(OFFLINE_MODEL, **SETTINGS)
     figures = ray.get(owner.figures.remote())
-    assert figures["documents/texts"] == len(asked) > 50, "texts of the store were not embedded again"
-    assert figures["queries/texts"] == 5
-    assert figures["documents/batches"] <= 2 * WORKERS and figures["queries/batches"] <= 2 * WORKERS
+    assert figures["documents"][1] == len(asked) > 50, "texts of the store were not embedded again"
+    assert figures["queries"][1] == 5
+    assert max(batches for batches, _ in figures.values()) <= 2 * WORKERS
     assert len(ray.util.list_named_actors()) == 1
