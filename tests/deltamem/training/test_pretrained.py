@@ -89,7 +89,7 @@ def test_what_is_made_is_whole_and_the_second_call_only_verifies(tmp_path, made,
 @pytest.mark.parametrize(
     ("error", "raised", "said"),
     [
-        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
         (OSError(28, "No space left on device"), DeltaMemError, r"could not be written.*No space left"),
     ],
 )
