@@ -13,6 +13,16 @@ from deltamem.runs import JsonLinesStore
 from synth.__main__ import main
 
 
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of handmade people that tests only read."""
+    from output_cases import write  # pyarrow takes a second, which few tests need
+
+    folder = tmp_path_factory.mktemp("data") / "new" / "folder"
+    write(folder)
+    return folder
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
     """An empty store of a language model's answers."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from handmade import PROFILE, START, edit, event, slot
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_people import shape
 
@@ -157,6 +157,7 @@ def lives(draw) -> Life:
     return Life(initial, events, fillings, groups=groups, evolutions=evolutions, **options)
 
 
+@settings(max_examples=40, deadline=None)
 @given(life=lives(), data=st.data())
 def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
     silent = data.draw(st.sets(st.integers(0, len(life.events) - 1)))
@@ -179,6 +180,7 @@ def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
         assert 8 <= session.time.hour <= 22
 
 
+@settings(max_examples=40, deadline=None)
 @given(life=lives())
 def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_what_held_is_repeated(life):
     held = Counter(fact.text for fact in life.profile.initial)
@@ -204,6 +206,7 @@ def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_
     assert len({normalised(memory.text) for memory in after.memories}) == len(after)
 
 
+@settings(max_examples=30, deadline=None)
 @given(life=lives())
 def test_facts_are_numbered_and_their_parts_are_all_there(life):
     assembled = life.assembled()

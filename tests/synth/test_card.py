@@ -20,21 +20,13 @@ def card(out: Path) -> tuple[dict, str]:
     return yaml.safe_load(header), text
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set that tests only read."""
-    folder = tmp_path_factory.mktemp("data")
-    write(folder)
-    return folder
-
-
-def test_the_header_of_the_card_names_licence_tags_and_files(out):
-    header, _ = card(out)
+def test_the_header_of_the_card_names_licence_tags_and_files(data_set):
+    header, _ = card(data_set)
     assert "synthetic" in header["tags"] and header["size_categories"] == ["n<1K"]
     [config] = header["configs"]
     files = {item["split"]: item["path"] for item in config["data_files"]}
     assert files == {"train": "train.parquet", "heldout": "heldout.parquet"}
-    assert all((out / path).is_file() for path in files.values())
+    assert all((data_set / path).is_file() for path in files.values())
 
 
 @pytest.mark.parametrize(
@@ -47,18 +39,18 @@ def test_the_terms_are_those_of_the_persona_seeds(tmp_path, source, licence):
     assert LICENCES[source] in text
 
 
-def test_the_card_says_that_all_people_are_synthetic_and_who_wrote_them(tmp_path, out):
+def test_the_card_says_that_all_people_are_synthetic_and_who_wrote_them(tmp_path, data_set):
     write(tmp_path, making={**MAKING, "writer": "offline", "making": {"writer": "offline", "seed": 7}})
-    (_, llm), (_, offline) = card(out), card(tmp_path)
+    (_, llm), (_, offline) = card(data_set), card(tmp_path)
     assert "**All of this is synthetic.** No person in this data set exists." in llm
     assert "A language model wrote" in llm and "| model | gpt-oss-120b |" in llm
     assert "| sampling: temperature | 1.0 |" in llm and "| events | `0123456789abcdef` |" in llm
     assert "A program wrote, from templates" in offline and "gpt-oss" not in offline and "Prompts" not in offline
 
 
-def test_the_numbers_of_the_card_are_those_of_the_data_set(out):
-    _, text = card(out)
-    assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held out | 1 | 3 | 2 | 2 | 1 |" in text
+def test_the_numbers_of_the_card_are_those_of_the_data_set(data_set):
+    _, text = card(data_set)
+    assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held data_set | 1 | 3 | 2 | 2 | 1 |" in text
     assert "| rejected | 1 | 1 | | | |" in text
     assert r"| dialogue.user\_first | 10 | 2 | 1 | 1 |" in text
     assert "13 units of work took 16 answers; 2 units were rejected." in text
@@ -67,7 +59,7 @@ def test_the_numbers_of_the_card_are_those_of_the_data_set(out):
     assert "`links.groups_disjoint`" in never and "`session.ids`" not in never and "`dialogue.user_first`" not in never
 
 
-def test_operations_and_sessions_are_counted_by_cell_of_difficulty(tmp_path, out):
+def test_operations_and_sessions_are_counted_by_cell_of_difficulty(tmp_path, data_set):
     manifest = write(tmp_path, people(3, 3, sizes="demanding_tiny", heldout_share=0.34))
     for axis, rows in cell_rows(manifest).items():
         for number, row in enumerate(rows):
@@ -77,7 +69,7 @@ def test_operations_and_sessions_are_counted_by_cell_of_difficulty(tmp_path, out
                 f"| {axis if not number else ''} | {row.value} | {counted} | {sessions:,} | {share:.1%} |"
                 in card(tmp_path)[1]
             )
-    assert "What makes sessions hard" not in card(out)[1]
+    assert "What makes sessions hard" not in card(data_set)[1]
 
 
 def test_values_cannot_break_a_table_or_the_header_of_the_card(tmp_path):

@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 from handmade import LIFE
+from offline_people import Recorder
 from synth_runs import settings
 
 from synth.cards import load_cards
 from synth.names import RealNames
-from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.records import Persona, Voice
 from synth.tasks import DialogueTask, EventsTask
@@ -31,10 +31,10 @@ def test_no_topic_comes_twice_before_all_of_its_domain_have_come():
 def test_voices_vary_by_person_and_session_and_guests_are_participants():
     found = {
         (person, session): CARDS.voice(random.Random(person), random.Random(f"{person}/{session}"), ["Jo Lind", "Al Mar"])
-        for person in range(300)
+        for person in range(200)
         for session in range(5)
     }
-    for person in range(300):
+    for person in range(200):
         assert len({(found[person, session].style, found[person, session].language) for session in range(5)}) == 1
     assert {voice.style for voice in found.values()} == set(CARDS.registers)
     assert {voice.manner for voice in found.values()} == {"", *CARDS.manners.cards}
@@ -45,31 +45,20 @@ def test_voices_vary_by_person_and_session_and_guests_are_participants():
     assert not any(CARDS.voice(random.Random(1), random.Random(number), ()).guest for number in range(100))
 
 
-class Seen(OfflineWriter):
-    """The offline writer, which keeps its tasks; it knows no guests and no stray lines, so its dialogues may be rejected."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.tasks = []
-
-    async def write(self, task, place):
-        self.tasks.append(task)
-        return await super().write(task, place)
-
-
 async def drawn(**options):
-    writer = Seen()
+    writer = Recorder(1)  # it knows no guests and no stray lines, so its dialogues may be rejected
     persona = Persona(person_id="p000001", seed="A baker.", source="generated", split="train")
     shape = settings("unused", "shape=paper").shape
-    await write_person(1, persona, writer, shape, RealNames(1), sessions=12, seed=1, **options)
-    slots = [slot for task in writer.tasks if isinstance(task, EventsTask) for slot in task.slots]
-    return slots, [task.voice for task in writer.tasks if isinstance(task, DialogueTask)]
+    await write_person(1, persona, writer, shape, RealNames(1), sessions=6, seed=1, **options)
+    tasks = [task for task, *_ in writer.asked]
+    slots = [slot for task in tasks if isinstance(task, EventsTask) for slot in task.slots]
+    return slots, [task.voice for task in tasks if isinstance(task, DialogueTask)]
 
 
 async def test_tasks_hold_what_was_drawn_from_the_seed_and_nothing_without_cards():
     slots, voices = await drawn(cards=CARDS)
     assert all(slot.topic in CARDS.topics[slot.domain] for slot in slots)
-    assert len({voice.style for voice in voices}) == 1 and len({voice.manner for voice in voices}) > 3
+    assert len({voice.style for voice in voices}) == 1 and len({voice.manner for voice in voices}) > 1
     assert (slots, voices) == await drawn(cards=CARDS)
     bare, silent = await drawn()
     assert [slot.model_copy(update={"topic": ""}) for slot in slots] == bare

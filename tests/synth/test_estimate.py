@@ -17,7 +17,7 @@ SAMPLE = MeasuredSample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=
 
 @pytest.mark.parametrize(
     ("shape", "sessions", "people", "tolerance"),
-    [("demanding_tiny", 3, 30, 0.4), ("paper", 12, 2, 0.6)],
+    [("demanding_tiny", 3, 20, 0.4), ("paper", 6, 1, 1.0)],
 )
 def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
     config = settings(tmp_path, f"shape={shape}")
@@ -33,7 +33,7 @@ def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, peopl
 
 
 def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
-    config = settings(tmp_path, "shape=paper", "sessions=3", "estimate.characters_per_token=1")
+    config = settings(tmp_path, "shape=paper", "sessions=3", "estimate.characters_per_token=1", "estimate.sample_people=1")
     sample = measure(config)
     assert set(sample.units) >= set(expected_units(config.shape, 3)) - {Unit.LINKS, Unit.EVOLUTION}
     for unit, size in sample.units.items():
@@ -42,8 +42,6 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     assert coarse.units[Unit.DIALOGUE].prompt == pytest.approx(sample.units[Unit.DIALOGUE].prompt / 4)
     assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
 
-
-REVIEWED = ("llm.extraction=true", "llm.contradictions=true")
 
 OVERRIDES = (
     "writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1", "estimate.repair_rate=0",
@@ -70,11 +68,11 @@ def test_what_the_time_is_bound_by(tmp_path, override, bound):
 
 
 def test_the_command_says_it_all_and_writes_nothing(tmp_path, command):
-    done = command("estimate", "writer=llm", f"out={tmp_path / 'data'}")
+    done = command("estimate", "writer=llm", "sessions=3", "estimate.sample_people=1", f"out={tmp_path / 'data'}")
     assert (done.returncode, done.stderr) == (0, "")
     text = done.stdout
-    assert text.startswith("300 people x 25 sessions, written by openai/gpt-oss-120b; nothing has been asked yet\n")
-    assert re.search(r"^dialogue +9,375 +[\d,]+ +[\d,]+$", text, re.MULTILINE)
+    assert text.startswith("300 people x 3 sessions, written by openai/gpt-oss-120b; nothing has been asked yet\n")
+    assert re.search(r"^dialogue +1,125 +[\d,]+ +[\d,]+$", text, re.MULTILINE)
     assert re.search(r"^GPU hours: about [\d,]+ \(the paper reports about 500 ", text, re.MULTILINE)
     assert re.search(r"^time: about .* with 64 slots on 1 GPU, bound by ", text, re.MULTILINE)
     assert "25% of the answers are sent back (repair_rate)" in text
@@ -89,8 +87,8 @@ def test_a_tokenizer_that_is_not_there_is_told(tmp_path, command):
 
 
 def test_reviews_are_estimated_only_where_they_are_asked_for(tmp_path):
-    plain = settings(tmp_path, "shape=paper", "sessions=3", "writer=llm", "estimate.repair_rate=0")
-    both = settings(tmp_path, "shape=paper", "sessions=3", "writer=llm", "estimate.repair_rate=0", *REVIEWED)
+    plain = settings(tmp_path, "writer=llm", "estimate.repair_rate=0", "estimate.sample_people=1")
+    both = edit(plain, {"llm.extraction": True, "llm.contradictions": True})
     sample = measure(both)
     without, found = estimate(plain, sample), estimate(both, sample)
     assert found.units.keys() - without.units.keys() == set(REVIEWS)

@@ -25,15 +25,8 @@ def words(text: str) -> str:
     return " ".join(text.replace("─", " ").split())
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write(folder)
-    return folder
-
-
-def test_a_life_is_shown_with_profile_operations_and_changes(out):
-    text = words(shown(out, "p000000"))
+def test_a_life_is_shown_with_profile_operations_and_changes(data_set):
+    text = words(shown(data_set, "p000000"))
     assert text.startswith("Ana Ruiz Somebody with number 0 p000000, train, seed: generated born 1990-05-01")
     assert "linked sessions 1, 3: the new kitchen" in text
     assert "2. 2026-02-09 20:00 Event 1 work, positive, life goal, 3 memories after it" in text
@@ -45,15 +38,15 @@ def test_a_life_is_shown_with_profile_operations_and_changes(out):
     assert "assistant" not in text
 
 
-def test_one_session_is_shown_with_its_dialogue_and_where_each_fact_is_said(out):
-    text = words(shown(out, "p000000", 2))
+def test_one_session_is_shown_with_its_dialogue_and_where_each_fact_is_said(data_set):
+    text = words(shown(data_set, "p000000", 2))
     assert "Event 1" in text and "Event 0" not in text and "memories that changed" not in text
     assert "2 user [~m1] You should know that Ana Ruiz works as a chef in Town0." in text
     assert "3 user [=m2] You should know that Ana Ruiz drinks green tea." in text
 
 
-def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(out, tmp_path):
-    assert shown(out) == shown(out, "p000000")
+def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(data_set, tmp_path):
+    assert shown(data_set) == shown(data_set, "p000000")
     write(tmp_path, [rejected_person(1), person(2, lost=(0,)), person(3)])
     assert shown(tmp_path) == shown(tmp_path, "p000003")
 
@@ -62,7 +55,7 @@ def value(someone) -> dict:
     return {"fingerprint": "x", "person": someone.model_dump(mode="json")}
 
 
-def test_finished_people_can_be_seen_while_others_are_written(tmp_path, out):
+def test_finished_people_can_be_seen_while_others_are_written(tmp_path, data_set):
     path = tmp_path / "work" / "people.jsonl"
     with JsonLinesStore(path) as store:
         for someone in (person(2), person(0), person(2, lost=(1,))):
@@ -70,30 +63,30 @@ def test_finished_people_can_be_seen_while_others_are_written(tmp_path, out):
         with path.open("ab") as file:
             file.write(b'{"key": "p000005", "value": {"fing')  # killed in the middle of a line
         for person_id in ("p000000", "p000002"):
-            assert shown(tmp_path, person_id) == shown(out, person_id)
+            assert shown(tmp_path, person_id) == shown(data_set, person_id)
         with pytest.raises(DeltaMemError, match="no person 'p000005'; there are 2, p000000 to p000002"):
             shown(tmp_path, "p000005")
     assert path.read_bytes().endswith(b'{"fing')
 
 
-def test_people_of_all_shards_are_found(tmp_path, out):
+def test_people_of_all_shards_are_found(tmp_path, data_set):
     zero, one, two, three = some_people()
     for shard, people in (("0-of-2", (zero, two)), ("1-of-2", (one, three))):
         with JsonLinesStore(tmp_path / "shards" / shard / "work" / "people.jsonl") as store:
             for someone in people:
                 store.put(someone.persona.person_id, value(someone))
     for number in range(4):
-        assert shown(tmp_path, f"p{number:06d}") == shown(out, f"p{number:06d}")
+        assert shown(tmp_path, f"p{number:06d}") == shown(data_set, f"p{number:06d}")
 
 
-def test_an_unknown_person_or_session_is_one_sentence_that_names_the_range(out):
+def test_an_unknown_person_or_session_is_one_sentence_that_names_the_range(data_set):
     with pytest.raises(DeltaMemError, match=r"^no person 'p7'; there are 4, p000000 to p000003$"):
-        shown(out, "p7")
+        shown(data_set, "p7")
     for session in (0, 4):
         with pytest.raises(DeltaMemError, match=rf"^p000000: no session {session}; there are 1 to 3$"):
-            shown(out, "p000000", session)
+            shown(data_set, "p000000", session)
     with pytest.raises(DeltaMemError, match=r"^p000001: no session 1; there are none$"):
-        shown(out, "p000001", 1)
+        shown(data_set, "p000001", 1)
 
 
 def test_nothing_written_yet_is_said(tmp_path):

@@ -20,7 +20,7 @@ from synth.llm.writer import LLMWriter, opening, read_task, repair, system_promp
 from synth.names import RealNames
 from synth.offline import answer
 from synth.person import write_person
-from synth.records import FixedPart, Person, Persona
+from synth.records import FixedPart, Persona
 from synth.tasks import REVIEWS, FixedTask, RuleViolation, Unit, UnitId, UnitResult
 from synth.validators import UNIT_RULES
 
@@ -143,14 +143,11 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
 
     with serve(script) as server:
         async with open_writer(server.url, store) as writer:
-
-            async def person() -> Person:
-                return await write_person(1, persona, writer, shape("paper"), RealNames(1), sessions=25, seed=1)
-
-            first = await person()
+            parts = 1, persona, writer, shape("paper"), RealNames(1)
+            first = await write_person(*parts, sessions=10, seed=1)
             asked = len(server.requests)
-            assert await person() == first
-    assert first.rejections == () and len(first.sessions) == 25 and first.violations == {}
+            assert await write_person(*parts, sessions=10, seed=1) == first
+    assert first.rejections == () and len(first.sessions) == 10 and first.violations == {}
     assert len(server.requests) == asked == sum(usage.units for usage in first.usage.values())
     assert {request["response_format"]["json_schema"]["name"] for request in server.requests} == set(Unit) - {
         Unit.REVISION,

@@ -6,14 +6,15 @@ import re
 from deltamem.sessions import Split
 from synth.names import InventedNames, RealNames, invent_name, name_split, names, split_of, surname_split
 
-PEOPLE = 100_000
+PEOPLE = 5_000
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 
-def test_each_of_a_hundred_thousand_people_has_a_name_of_their_own_in_either_split() -> None:
+def test_each_of_many_people_has_a_name_of_their_own_in_either_split() -> None:
     real = RealNames(1)
     drawn = {split: {real.person(number, split)[0] for number in range(PEOPLE)} for split in SPLITS}
     assert len(drawn["train"]) == len(drawn["heldout"]) == PEOPLE
+    assert min(map(real.capacity, SPLITS)) > 100_000
     assert all(len(name.split()) == 2 for name in drawn["train"])
     assert not {name.split()[1] for name in drawn["train"]} & {name.split()[1] for name in drawn["heldout"]}
 
@@ -21,7 +22,7 @@ def test_each_of_a_hundred_thousand_people_has_a_name_of_their_own_in_either_spl
 def test_the_first_people_have_names_of_one_region_and_the_gender_of_the_first_name() -> None:
     real = RealNames(3)
     genders = set()
-    for number in range(5_000):
+    for number in range(1_000):
         name, gender = real.person(number, "heldout")
         first, surname = name.split()
         (region,) = (region for region in names().regions if surname in region.surnames)
@@ -46,12 +47,12 @@ def test_an_invented_name_is_one_word_of_its_split_and_about_a_fifth_are_held_ou
         assert {name_split(name) for name in invented} == {split}
         assert all(name.isalpha() and name.istitle() for name in invented)
         assert len(set(invented)) > 480
-    held = sum(name_split(f"name{rng.random()}") == "heldout" for _ in range(3_000))
-    assert 0.17 < held / 3_000 < 0.23
+    held = sum(name_split(f"name{rng.random()}") == "heldout" for _ in range(1_000))
+    assert 0.15 < held / 1_000 < 0.25
 
 
 def test_no_invented_name_is_rude() -> None:
-    invented = [invent_name(random.Random(seed), "train") for seed in range(3_000)]
+    invented = [invent_name(random.Random(seed), "train") for seed in range(1_000)]
     assert not [name for name in invented if any(part in name.lower() for part in names().invented.refused)]
     onsets, vowels = names().invented.onsets, names().invented.vowels
     assert not [name for name in invented if re.search("nip|quu|ass|breast|teat|kill|sick", name.lower())]

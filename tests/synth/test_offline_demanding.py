@@ -16,17 +16,13 @@ import pytest
 from offline_people import Recorder, shape
 
 from deltamem.memory import Event
-from deltamem.sessions import OperationDifficulty, Provenance, Signal
 from rewards.fidelity import folded
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.offline.demanding import _siblings, _Stock
-from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
-from synth.offline.phrasing import Phrasing
-from synth.offline.scenes import GIVEN, Scene, distractors, say_distractor, scenes, slots_of
-from synth.offline.speaker import Speaker, relative, talk
-from synth.offline.talk import write_dialogue
+from synth.offline.scenes import GIVEN, distractors, say_distractor, scenes
+from synth.offline.speaker import relative
 from synth.offline.topics import (
     Cast,
     KnownValues,
@@ -35,72 +31,28 @@ from synth.offline.topics import (
     expanded,
     over,
     read,
-    topic_named,
     topics,
     values,
     without_detail,
 )  # fmt: skip
 from synth.person import write_person
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Dialogue, FactOrigin, FactPlan, Person, Persona, SessionFact
+from synth.records import Aside, AsideKind, Dialogue, FactPlan, Person, Persona
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import invented_full_names, memory_stems, near
 from synth.validators.session import judge_chain
-from synth.validators.speech import occurs, stands_in
+from synth.validators.speech import occurs
 
 NAME = "Belno"
 CAST = Cast(NAME, "train")
 by_topic = pytest.mark.parametrize("topic", (*topics(), *topics(short=True)), ids=lambda topic: topic.name)
 
 
-def test_brackets_are_alternatives_and_read_back() -> None:
-    node = parse("[five|half past [six|nine]] sharp[, sir|]")
-    said = {
-        Grammar({"r": ["[five|half past [six|nine]] sharp[, sir|]"]}, {}).say(random.Random(seed), "r") for seed in range(60)
-    }
-    assert said == {f"{hour} sharp{end}" for hour in ("five", "half past six", "half past nine") for end in ("", ", sir")}
-    assert all(re.fullmatch(pattern(node), text) for text in said)
-    for broken in ("a [b", "a] b", "a {b", "a <b c> [x"):
-        with pytest.raises(ValueError, match=r"brackets|not a sentence"):
-            parse(broken)
-    with pytest.raises(ValueError, match=r"no such rule: .'there'"):
-        Grammar({"here": ["<there>"]}, {})
-
-
-def test_slots_are_drawn_once_and_words_get_their_article_and_plural() -> None:
-    grammar = Grammar({"r": ["a {pet} and the {pet} and a {pet2}"]}, {"pet": Lines(("[emu|hen]",))})
-    assert {grammar.say(random.Random(seed), "r") for seed in range(20)} == {
-        "an emu and the emu and a hen",
-        "a hen and the hen and an emu",
-    }
-    assert (
-        with_article("a hour, two watchs, three lilys and five days") == "an hour, two watches, three lilies and five days"
-    )
-    assert finished("so it  is : over. now it is  new") == "So it is: over. Now it is new."
-    assert inner("The moon is full.", ()) == "the moon is full" and inner("Brelo is here.", {"Brelo"}) == "Brelo is here"
-
-
-def test_voices_change_words_but_never_what_must_be_found_again() -> None:
-    speech: Speech = talk().speech
-    sentence, kept = (
-        "I am going to meet Brelo at the second-hand bookshop because it is raining.",
-        ("second-hand bookshop", "Brelo"),
-    )
-    said = set()
-    for seed in range(200):
-        text = spoken(random.Random(seed), draw_voice(random.Random(seed)), speech, sentence, kept)
-        assert all(phrase in text for phrase in kept), text
-        said.add(text)
-    assert len(said) > 20
-    assert any(text.startswith("I'm ") for text in said) and any("cos" in text for text in said)
-    assert speech.replaced(random.Random(1), "contractions", "It is late.", 1.0, ()) == "It's late."
-
-
 @by_topic
 def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> None:
     rng = random.Random(topic.name)
     changes = (expanded, without_detail, adjusted, lambda rng, cast, known: adjusted(rng, cast, known, 2))
-    for _ in range(8):
+    for _ in range(3):
         known = KnownValues(topic, CAST.fill(rng, topic))
         for change in rng.choices(changes, k=rng.randint(0, 4)):
             known = change(rng, CAST, known)
@@ -120,7 +72,7 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
 )
 def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) -> None:
     limits = shape("demanding").facts
-    for seed in range(3):
+    for seed in range(3):  # plain, dated, temporary
         rng = random.Random(seed)
         stock = _Stock(rng, NAME, 1, limits)
         plan = FactPlan(family=1, dated=topic.lasts and seed % 3 == 0, temporary=topic.lasts and seed % 3 == 1)
@@ -188,20 +140,9 @@ def tiny(number: int) -> Person:
     return asyncio.run(write_person(number, persona, OfflineWriter(1), sizes, names, sessions=4, seed=1))
 
 
-def test_the_tiny_form_keeps_all_rules_with_single_words() -> None:
-    people = [tiny(number) for number in range(16)]
-    labelled = [list(labelled_sessions(person)) for person in people]
-    assert not any(judge_chain(sessions).violations for sessions in labelled)
-    assert sum(map(len, labelled)) >= 0.95 * 4 * len(people)
-    operations = [operation for sessions in labelled for one in sessions for operation in one.operations]
-    assert all(" " not in word for operation in operations for word in operation.keywords)
-    assert {operation.event for operation in operations} == set(Event)
-    assert any(not one.operations for sessions in labelled for one in sessions)
-
-
 def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word_or_ends_it() -> None:
     ended = changed = 0
-    for person in map(tiny, range(40)):
+    for person in map(tiny, range(24)):
         name = person.profile.name
         for fact in (fact for session in person.sessions for fact in session.facts if fact.event is Event.UPDATE):
             before, after = (read(name, text) for text in (fact.previous_text, fact.text))
@@ -211,44 +152,6 @@ def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word
             ended, changed = ended + (not others), changed + bool(others)
             assert bool(others) or "longer" in fact.keywords
     assert changed > 10 and ended
-
-
-def a_task(*facts: SessionFact) -> DialogueTask:
-    task = next(task for task, _ in written()[1] if task.fixed.name and task.event.date == task.today)
-    fixed = task.fixed.model_copy(update={"name": NAME})
-    return task.model_copy(update={"fixed": fixed, "facts": facts, "asides": ()})
-
-
-def a_fact(
-    known: KnownValues,
-    event: Event = Event.ADD,
-    *,
-    old: KnownValues | None = None,
-    signal: Signal = "value",
-    provenance: Provenance = "said",
-    misspoken: str = "",
-    origin: FactOrigin = FactOrigin.FILLING,
-) -> SessionFact:
-    return SessionFact(
-        id="f1",
-        event=event,
-        text=known.text(NAME),
-        previous_text=old.text(NAME) if old else "",
-        keywords=known.keywords(4),
-        origin=origin,
-        misspoken=misspoken,
-        difficulty=OperationDifficulty(signal=signal, rivals=0, provenance=provenance, time="same_day", chain=0),
-    )
-
-
-def a_course(**values: str) -> KnownValues:
-    topic = topic_named("course")
-    return KnownValues(topic, {**CAST.fill(random.Random(3), topic), "subject": "typography", "day": "Monday", **values})
-
-
-def told(fact: SessionFact, seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return Phrasing(Speaker(rng, NAME), a_task(fact)).statement([fact]).said
 
 
 def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
@@ -268,16 +171,6 @@ def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
             ends = user.rfind(asides[planned.aside_id].words[0].casefold())
             assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
     assert joined > 10 < alone
-
-
-def test_in_the_tiny_form_a_turn_of_facts_has_nothing_else() -> None:
-    asides = 0
-    for task, dialogue in written("demanding_tiny")[1]:
-        claims = {aside.id for aside in task.asides if aside.kind == "assistant_claim"}
-        others = {planned.turn for planned in dialogue.asides if planned.aside_id not in claims}
-        asides += len(others)
-        assert others.isdisjoint(planned.turn for planned in dialogue.plan)
-    assert asides > 5
 
 
 def test_a_yes_answers_a_question() -> None:
@@ -314,40 +207,6 @@ def test_the_assistant_reads_back_nothing_that_is_over() -> None:
                     after,
                 )
     assert read_back
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_self_correction_corrects_the_value_alone(seed: int) -> None:
-    said = told(a_fact(a_course(), provenance="self_corrected", misspoken="Friday"), seed)
-    text = " ".join(said)
-    assert len(re.findall("typography", text)) == 1, text
-    assert re.search(r"Fridays?\W.{2,30}\WMonday", text), text
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_an_explicit_change_says_both_values_and_an_implied_one_only_the_new(seed: int) -> None:
-    old, new = a_course(), replace(a_course(day="Friday"), changed=("day",))
-    explicit = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="explicit"), seed))
-    assert "Monday" in explicit and "Friday" in explicit
-    value = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="value"), seed))
-    assert "Friday" in value and "Monday" not in value
-
-
-def test_the_same_task_is_told_in_many_ways_and_never_says_an_outdated_value_of_a_bare_change() -> None:
-    old = a_course()
-    new = replace(a_course(day="Friday"), changed=("day",))
-    task = a_task(
-        a_fact(new, Event.UPDATE, old=old), a_fact(a_course(), origin=FactOrigin.EVENT).model_copy(update={"id": "f2"})
-    )
-    task = task.model_copy(update={"today": date(2026, 5, 12)})
-    said = set()
-    for seed in range(15):
-        dialogue = write_dialogue(task, random.Random(seed))
-        turn = next(planned.turn for planned in dialogue.plan if planned.fact_id == "f1")
-        alone = all(planned.turn != turn for planned in dialogue.plan if planned.fact_id != "f1")
-        assert not alone or not stands_in("monday", folded(dialogue.turns[turn - 1].user))
-        said.add(dialogue.turns[turn - 1].user)
-    assert len(said) > 12
 
 
 @pytest.mark.parametrize("sizes", ["demanding", "demanding_tiny"])
@@ -396,16 +255,12 @@ def judge(user: str, assistant: str) -> Iterator[str]:
         yield f"{name!r} is nobody that the user has heard of: {user!r}"
 
 
-@pytest.mark.parametrize("scene", scenes(), ids=lambda scene: scene.name)
-def test_a_scene_is_said_with_any_seed_and_states_nothing(scene: Scene) -> None:
-    said = [scene.say(random.Random(seed), AROUND) for seed in range(10)]
-    assert scene.say(random.Random(7), AROUND) == said[7]
-    for exchanges in said:
-        assert len(exchanges) == len(scene.steps)
-        problems = [problem for user, assistant in exchanges for problem in judge(user, assistant)]
-        assert not problems, problems
-    users = [user for exchanges in said for user, _ in exchanges]
-    assert len(set(users)) >= 0.5 * len(users)
+def test_a_scene_is_said_with_any_seed_and_states_nothing() -> None:
+    for scene in scenes():
+        for seed in range(3):
+            said = scene.say(random.Random(seed), AROUND)
+            assert len(said) == len(scene.steps)
+            assert not [problem for user, assistant in said for problem in judge(user, assistant)], scene.name
 
 
 def words_of(slot: str) -> str:
@@ -415,42 +270,22 @@ def words_of(slot: str) -> str:
 
 
 @pytest.mark.parametrize("kind", SPOKEN)
-@pytest.mark.parametrize("name", distractors().kinds)
-def test_an_aside_says_its_words_and_states_nothing(kind: AsideKind, name: str) -> None:
-    rng = random.Random(f"{kind} {name}")
-    others = [slot for slots in distractors().kinds.values() for slot in slots]
-    for slot in distractors().kinds[name]:
-        if slot not in {*values().lists, "who", "spot", "name", "date", "proper", "phrase"}:
-            continue
-        for _ in range(4):
-            slots = [slot, rng.choice(others)] if rng.random() < 0.5 else [slot]
-            words = list(dict.fromkeys(words_of(one) for one in slots))
-            user, assistant = say_distractor(rng, kind, words, slots[: len(words)], AROUND)
-            speaker = assistant if kind is AsideKind.ASSISTANT_CLAIM else user
-            assert all(occurs(word, speaker) for word in words), (words, speaker)
-            problems = [problem for problem in judge(user, assistant) if "nobody that" not in problem]
-            assert not problems, problems
-
-
-@pytest.mark.parametrize("cue", pools().cues)
-def test_words_of_change_are_said_of_what_is_no_fact(cue: str) -> None:
-    said = {say_distractor(random.Random(seed), AsideKind.CUE, (cue,), (), AROUND) for seed in range(20)}
-    assert len({user for user, _ in said}) >= 6
-    for user, assistant in said:
-        assert occurs(cue, user), (cue, user)
-        problems = list(judge(user, assistant))
+def test_an_aside_says_its_words_and_states_nothing(kind: AsideKind) -> None:
+    rng, others = random.Random(kind), [slot for slots in distractors().kinds.values() for slot in slots]
+    spoken = {*values().lists, "who", "spot", "name", "date", "proper", "phrase"}
+    for slot in (slot for slot in others if slot in spoken):
+        slots = [slot, rng.choice(others)] if rng.random() < 0.5 else [slot]
+        words = list(dict.fromkeys(words_of(one) for one in slots))
+        user, assistant = say_distractor(rng, kind, words, slots[: len(words)], AROUND)
+        speaker = assistant if kind is AsideKind.ASSISTANT_CLAIM else user
+        assert all(occurs(word, speaker) for word in words), (words, speaker)
+        problems = [problem for problem in judge(user, assistant) if "nobody that" not in problem]
         assert not problems, problems
 
 
-def test_the_kind_of_a_word_follows_from_the_memory_or_its_looks() -> None:
-    topic = next(topic for topic in topics() if topic.name == "course")
-    known = KnownValues(topic, CAST.fill(random.Random(1), topic))
-    words = (known.values["subject"], known.values["spot"])
-    aside = Aside(id="a1", kind=AsideKind.QUESTION, words=words, memory=known.text("Belno"))
-    assert slots_of("Belno", aside) == ("subject", "spot")
-    assert slots_of("Belno", aside.model_copy(update={"memory": ""})) == ("", "")
-    kinds = {
-        word: distractors().kind_of("", word) for word in ("5:35", "26 August 2026", "2027", "1,200", "Blemo", "hung up")
-    }
-    assert list(kinds.values()) == ["clock", "date", "year", "money", "place", "phrase"]
-    assert distractors().kind_of("amount2", "340") == "money" and distractors().kind_of("nonsense", "340") == "money"
+def test_words_of_change_are_said_of_what_is_no_fact() -> None:
+    for cue in pools().cues:
+        said = {say_distractor(random.Random(seed), AsideKind.CUE, (cue,), (), AROUND) for seed in range(6)}
+        assert len({user for user, _ in said}) >= 2
+        for user, assistant in said:
+            assert occurs(cue, user) and not list(judge(user, assistant)), (cue, user, assistant)

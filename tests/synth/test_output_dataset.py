@@ -35,39 +35,31 @@ def saying(someone: Person, words: str) -> Person:
     return edit(someone, {f"sessions.0.dialogue.turns.{turn}.user": words for turn in range(turns)})
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set that tests only read."""
-    folder = tmp_path_factory.mktemp("data") / "new" / "folder"
-    write(folder)
-    return folder
-
-
 def manifest_of(out: Path) -> dict:
     return json.loads((out / "dataset.json").read_text("utf-8"))
 
 
-def test_all_files_are_there_and_the_manifest_names_their_bytes(out):
-    manifest = manifest_of(out)
-    assert set(contents(out)) == set(FILES)
+def test_all_files_are_there_and_the_manifest_names_their_bytes(data_set):
+    manifest = manifest_of(data_set)
+    assert set(contents(data_set)) == set(FILES)
     assert manifest["synthetic"] is True and manifest["seed"] == 7 and manifest["making"] == MAKING
     assert set(manifest["sha256"]) == HASHED
     for name, digest in manifest["sha256"].items():
-        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((data_set / name).read_bytes()).hexdigest() == digest
 
 
-def test_people_are_written_whole_and_sessions_are_those_that_were_not_rejected(out):
-    assert list(read_people(out / "people.jsonl")) == some_people()
+def test_people_are_written_whole_and_sessions_are_those_that_were_not_rejected(data_set):
+    assert list(read_people(data_set / "people.jsonl")) == some_people()
     expected = [item for someone in some_people() for item in labelled_sessions(someone)]
-    assert list(read_sessions(out / "sessions.jsonl")) == expected
+    assert list(read_sessions(data_set / "sessions.jsonl")) == expected
     found = [f"p00000{number}/{index}" for number, indices in ((0, "012"), (2, "02"), (3, "012")) for index in indices]
     assert [item.key for item in expected] == found
 
 
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_parquet_rows_are_the_sessions_of_their_split(out, split):
-    expected = list(read_sessions(out / "sessions.jsonl", split=split))
-    rows = pq.read_table(out / f"{split}.parquet").to_pylist()
+def test_parquet_rows_are_the_sessions_of_their_split(data_set, split):
+    expected = list(read_sessions(data_set / "sessions.jsonl", split=split))
+    rows = pq.read_table(data_set / f"{split}.parquet").to_pylist()
     assert [from_json_line(row["extra_info"]["session"]) for row in rows] == expected
     assert [row["prompt"] for row in rows] == [opening_messages(item.session, EPISODE) for item in expected]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(expected)))
@@ -151,7 +143,7 @@ def test_a_defect_is_named_and_nothing_is_written(tmp_path, people, message):
 
 @pytest.mark.parametrize("sizes", ["demanding_tiny", "paper"])
 def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path, sizes):
-    count, sessions = (40, 3) if sizes == "demanding_tiny" else (4, 12)
+    count, sessions = (12, 2) if sizes == "demanding_tiny" else (4, 3)
     write(tmp_path, offline_people(count, sessions, heldout_share=0.25, sizes=sizes))
     found = {split: list(read_sessions(tmp_path / "sessions.jsonl", split=split)) for split in ("train", "heldout")}
     people, texts, memories = [], [], []
@@ -164,18 +156,18 @@ def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_pat
         assert ours and theirs and not ours & theirs
 
 
-def test_counts_are_those_of_the_files(out):
-    counts = manifest_of(out)["counts"]
+def test_counts_are_those_of_the_files(data_set):
+    counts = manifest_of(data_set)["counts"]
     for split, people in (("train", 2), ("heldout", 1)):
-        sessions = list(read_sessions(out / "sessions.jsonl", split=split))
+        sessions = list(read_sessions(data_set / "sessions.jsonl", split=split))
         kinds = Counter(operation.event for item in sessions for operation in item.operations)
         found = {"people": people, "sessions": len(sessions), **{event: kinds[event] for event in Event}}
         assert {name: counts[f"{split}/{name}"] for name in found} == found
     assert (counts["rejected/people"], counts["rejected/sessions"]) == (1, 1)
 
 
-def test_rules_rejections_and_usage_are_summed_over_people(out):
-    statistics = manifest_of(out)["statistics"]
+def test_rules_rejections_and_usage_are_summed_over_people(data_set):
+    statistics = manifest_of(data_set)["statistics"]
     rules = statistics["rules"]
     assert rules["dialogue.user_first"] == {"checked": 10, "violated": 2, "rejected": 1}
     assert rules["session.next_state_follows"] == {"checked": 8, "violated": 0, "rejected": 0}

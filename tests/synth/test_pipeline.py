@@ -13,6 +13,7 @@ import synth.pipeline
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.runs import JsonLinesStore
 from deltamem.sessions import read_sessions
+from synth.config import Shard
 from synth.pipeline import code_hash, generate, is_finished, read_run, work_folder
 from synth.records import Person
 
@@ -20,8 +21,7 @@ from synth.records import Person
 @pytest.fixture
 def asked(monkeypatch):
     """Numbers of the people that are written, in the order in which they are begun."""
-    numbers = []
-    write_person = synth.pipeline.write_person
+    numbers, write_person = [], synth.pipeline.write_person
 
     async def noting(number, *arguments, **named):
         numbers.append(number)
@@ -34,8 +34,7 @@ def asked(monkeypatch):
 @pytest.fixture
 def failing(monkeypatch):
     """People by number whose writing ends in an error, as long as they are in it."""
-    errors = {}
-    write_person = synth.pipeline.write_person
+    errors, write_person = {}, synth.pipeline.write_person
 
     async def sometimes(number, *arguments, **named):
         if number in errors:
@@ -44,6 +43,14 @@ def failing(monkeypatch):
 
     monkeypatch.setattr(synth.pipeline, "write_person", sometimes)
     return errors
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What one run writes that nothing stops; tests only read it."""
+    out = tmp_path_factory.mktemp("whole")
+    assert generate(settings(out)) == 0
+    return out
 
 
 def stored(out):
@@ -71,24 +78,15 @@ def test_everybody_is_kept_and_the_files_are_written_and_nobody_is_written_again
     assert asked == [] and files(tmp_path) == before
 
 
-@pytest.mark.parametrize("override", ["seed=4", "sessions=3"])
-def test_what_records_depend_on_is_done_again_when_it_changes(tmp_path, asked, override):
-    generate(settings(tmp_path))
-    asked.clear()
-    assert generate(settings(tmp_path, override)) == 0
+def test_what_records_depend_on_is_done_again_when_it_changes_and_settings_of_the_machine_are_not(tmp_path, asked, whole):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    assert generate(settings(tmp_path, "people_at_once=3", "progress_seconds=1", "estimate.gpus=3", "llm.slots=7")) == 0
+    assert asked == [] and files(tmp_path) == files(whole)
+    assert generate(settings(tmp_path, "seed=4")) == 0
     assert sorted(asked) == list(range(6))
 
 
-def test_settings_of_the_machine_change_nothing_and_write_nobody_again(tmp_path, asked):
-    generate(settings(tmp_path / "one"))
-    asked.clear()
-    generate(settings(tmp_path / "one", "people_at_once=3", "progress_seconds=1", "estimate.gpus=3", "llm.slots=7"))
-    assert asked == []
-    generate(settings(tmp_path / "many", "people_at_once=6"))
-    assert files(tmp_path / "one") == files(tmp_path / "many")
-
-
-def test_a_failing_person_is_kept_as_an_error_and_the_rest_goes_on(tmp_path, failing, asked, capsys):
+def test_a_failing_person_is_kept_as_an_error_and_the_rest_goes_on(tmp_path, failing, asked, capsys, whole):
     failing[2] = DeltaMemError("no answer for this one")
     assert generate(settings(tmp_path)) == 1
     assert sorted(stored(tmp_path)) == [f"p{number:06d}" for number in (0, 1, 3, 4, 5)]
@@ -100,15 +98,14 @@ def test_a_failing_person_is_kept_as_an_error_and_the_rest_goes_on(tmp_path, fai
     assert re.search(r"^people +5 finished$", told.out, re.MULTILINE)
     failing.clear()
     asked.clear()
-    assert generate(settings(tmp_path)) == 0
+    assert generate(settings(tmp_path, "people_at_once=6")) == 0
     assert asked == [2] and not (tmp_path / "work" / "errors.jsonl").exists()
-    generate(settings(tmp_path / "never failed"))
-    assert files(tmp_path) == files(tmp_path / "never failed")
+    assert files(tmp_path) == files(whole)
 
 
 def test_a_dead_endpoint_ends_the_run_early(tmp_path, failing, capsys):
     failing.update({number: LLMError("endpoint http://x/v1 does not answer") for number in range(2, 20)})
-    assert generate(settings(tmp_path, "people=20")) == 1
+    assert generate(settings(tmp_path, "people=20", "sessions=1")) == 1
     assert len(stored(tmp_path)) == 2
     assert (tmp_path / "work" / "errors.jsonl").read_text("utf-8").count("\n") == 3
     assert "given up after 3 people in a row: endpoint http://x/v1 does not answer" in capsys.readouterr().err
@@ -121,37 +118,16 @@ def test_a_missing_embedding_model_concerns_everybody(tmp_path, failing, asked):
     assert list(stored(tmp_path)) == ["p000000"]
 
 
-def wait_for_person(process, number):
-    for line in process.stdout:
-        if line == f"person {number}\n":
-            return
-    raise AssertionError(process.stderr.read())
-
-
-def test_killed_at_any_moment_the_run_goes_on_to_the_same_bytes(tmp_path, asked):
-    out = tmp_path / "killed"
-    process = slow(out, seconds=600, first=3)
-    wait_for_person(process, 3)
-    process.kill()
-    process.communicate()
-    assert not (out / "dataset.json").exists()
-    assert len(stored(out)) == 3
-    assert generate(settings(out)) == 0
-    assert len(asked) == 3
-    generate(settings(tmp_path / "whole"))
-    assert files(out) == files(tmp_path / "whole")
-
-
-def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path):
-    number, code = signal.SIGTERM, 143
+def test_a_signal_ends_the_run_at_once_and_it_goes_on_to_the_same_bytes(tmp_path, asked, whole):
     process = slow(tmp_path, "people_at_once=2", "progress_seconds=600", seconds=600, first=2)
-    wait_for_person(process, 3)
-    process.send_signal(number)
+    assert "person 3\n" in iter(process.stdout.readline, ""), process.stderr.read()
+    process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=300)
-    assert process.returncode == code
-    assert told == f"stopped by {number.name}; the same command goes on from here\n"
+    assert (process.returncode, told) == (143, "stopped by SIGTERM; the same command goes on from here\n")
     # It did not wait for the two who were being written.
-    assert list(stored(tmp_path)) == ["p000000", "p000001"]
+    assert list(stored(tmp_path)) == ["p000000", "p000001"] and not (tmp_path / "dataset.json").exists()
+    assert generate(settings(tmp_path)) == 0
+    assert len(asked) == 4 and files(tmp_path) == files(whole)
 
 
 def test_two_runs_in_one_folder_are_told(tmp_path):
@@ -165,7 +141,7 @@ def test_two_runs_in_one_folder_are_told(tmp_path):
 def test_shards_share_the_people_evenly(tmp_path):
     found = []
     for number in range(4):
-        own = settings(tmp_path, f"shard={number}/4")
+        own = settings(tmp_path, "sessions=1").model_copy(update={"shard": Shard(number, 4)})
         assert generate(own) == 0
         run = read_run(work_folder(own))
         with JsonLinesStore(work_folder(own) / "people.jsonl") as store:

@@ -6,18 +6,20 @@ import pytest
 from synth_runs import files, settings
 
 from deltamem.sessions import read_sessions
+from synth.config import PersonaSettings
+from synth.personas import draw_personas
 from synth.pipeline import generate
 
 
 def test_four_people_from_nothing_to_parquet(tmp_path, command):
     out = tmp_path / "data"
-    done = command("people=4", "sessions=3", "seed=5", "shape=demanding_tiny", "embedder=null", f"out={out}")
+    done = command("people=4", "sessions=2", "seed=5", "shape=demanding_tiny", "embedder=null", f"out={out}")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"written to {out}\n")
     names = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
     assert set(files(out)) == names | {"README.md", "probe.json"}
     sessions = list(read_sessions(out / "sessions.jsonl"))
-    assert len(sessions) == 12 and len({item.session.person_id for item in sessions}) == 4
+    assert len(sessions) == 8 and len({item.session.person_id for item in sessions}) == 4
     assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
 
 
@@ -38,6 +40,7 @@ def test_four_people_from_nothing_to_parquet(tmp_path, command):
             "127.0.0.1:9",
         ),
         (["estimat"], "unknown command 'estimat'; there are estimate, merge, inspect"),
+        (["people=4"], "config key 'out' has no value; give one with out=..."),
         (["merge"], "Missing argument 'out'"),
         (["inspect", "/nowhere"], "/nowhere"),
         (["personas", "many"], "Invalid value for 'count'"),
@@ -45,7 +48,7 @@ def test_four_people_from_nothing_to_parquet(tmp_path, command):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told, command):
-    named = "=" not in arguments[0]
+    named = "=" not in arguments[0] or "config key 'out'" in told
     done = command(*arguments, *([] if named else [f"out={tmp_path / 'data'}"]))
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -54,22 +57,11 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told, comman
     assert not (tmp_path / "data" / "dataset.json").exists()
 
 
-def test_a_missing_folder_name_is_told(command):
-    done = command("people=4")
-    assert done.returncode == 2
-    assert done.stderr == "error: config key 'out' has no value; give one with out=...\n"
-
-
-def test_the_commands_on_a_finished_data_set(tmp_path, command):
-    assert generate(settings(tmp_path)) == 0
-    shown = command("inspect", str(tmp_path), "p000003")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "p000003" in shown.stdout
-
-
-def test_copied_passages_are_found(tmp_path, command):
+def test_copied_passages_are_found_and_a_person_is_shown(tmp_path, command):
     out, benchmark = tmp_path / "data", tmp_path / "benchmark.txt"
-    assert generate(settings(out)) == 0
+    assert generate(settings(out, "people=2")) == 0
+    shown = command("inspect", str(out), "p000001")
+    assert (shown.returncode, shown.stderr) == (0, "") and "p000001" in shown.stdout
     benchmark.write_text("Purple zeppelins navigate treacherous Carpathian valleys carrying marzipan trombones.", "utf-8")
     done = command("contamination", str(out), str(benchmark))
     assert done.returncode == 0 and "sessions with an overlap: 0" in done.stdout
@@ -84,10 +76,8 @@ def test_personas_are_written_and_read_back(tmp_path, command):
     done = command("personas", "9", "--out", str(seeds))
     assert (done.returncode, done.stdout) == (0, f"written to {seeds}\n")
     assert len({json.loads(line)["persona"] for line in seeds.open("rb")}) == 9
-    out = tmp_path / "data"
-    assert generate(settings(out, "personas.source=file", f"personas.path={seeds}")) == 0
-    used = {json.loads(line)["persona"]["seed"] for line in (out / "people.jsonl").open("rb")}
-    assert len(used) == 6 and used <= {json.loads(line)["persona"] for line in seeds.open("rb")}
+    drawn = draw_personas(PersonaSettings(source="file", path=str(seeds)), people=9, heldout_share=0.1, seed=1)
+    assert {persona.seed for persona in drawn} == {json.loads(line)["persona"] for line in seeds.open("rb")}
 
 
 def test_names_are_invented_offline_and_real_for_a_language_model(tmp_path):

@@ -55,22 +55,16 @@ def keys(node: yaml.Node) -> None:
                 keys(inner)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_file_has_a_schema_and_fits_it(path: Path) -> None:
-    schema, cached = SCHEMAS[path.name]
-    assert load(path, schema) == cached()
-    keys(yaml.compose(path.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_unknown_key_is_refused_and_the_file_named(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / path.name
-    copy.write_text(path.read_text(encoding="utf-8") + "\nextras: [x]\n")
-    with pytest.raises(DeltaMemError, match=rf"{path.name}: (?s:.*)extras"):
-        load(copy, SCHEMAS[path.name][0])
+def test_every_file_has_a_schema_fits_it_and_has_no_key_twice() -> None:
+    assert {path.name for path in FILES} == SCHEMAS.keys()
+    for path in FILES:
+        _, cached = SCHEMAS[path.name]
+        assert cached()
+        keys(yaml.compose(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 BROKEN = [
+    ("cards.yaml", "topics:", "extras: [x]\ntopics:", r"cards.yaml: (?s:.*)extras"),
     ("names.yaml", "female: [\n      Emily,", "female: [\n      Grace,", "more than once: .*Grace"),
     ("personas.yaml", "{A} {occupation} in {place}", "{A} {job} in {place}", r"unknown slot \['job'\]"),
     ("pools.yaml", "youngest: [18, ", "youngest: [", "one age for each degree"),
@@ -80,7 +74,8 @@ BROKEN = [
     ("facts.yaml", "      partial_deletion:", "      deletion:", "partial_deletion"),
     ("events.yaml", "  finance:\n", "  money:\n", "finance"),
     ("values.yaml", "[two, three", "[two, two", "more than once: .*two"),
-    ("talk.yaml", "[that has changed|", "[[that has changed|", "brackets that do not match"),
+    ("tiny_talk.yaml", "rules:\n", 'rules:\n  x: ["a [b"]\n', "brackets that do not match"),
+    ("tiny_talk.yaml", "rules:\n", 'rules:\n  x: ["a {b"]\n', "not a sentence"),
 ]
 
 

@@ -121,13 +121,6 @@ def test_a_planted_violation_between_sessions_is_found_by_its_rule_alone(rule, p
     assert any(part in violation.message for violation in verdict.violations)
 
 
-def test_a_chain_names_the_session_of_a_violation():
-    bare = replace(UPDATE, keywords=())
-    [violation] = judge_chain([FIRST, following(FIRST, bare), replace(THIRD, session_index=7)]).violations
-    assert violation.rule == "session.has_keywords"
-    assert violation.message.startswith("session 1: operation 1 (UPDATE)")
-
-
 def test_every_rule_has_a_planted_violation():
     planted = {f"session.{rule}" for rule, _, _ in (*PLANTED, *PLANTED_CHAINS)}
     assert {rule.name for rule in (*SINGLE.rules, *CHAIN.rules)} == planted
