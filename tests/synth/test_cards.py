@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 from handmade import LIFE
 from offline_people import Recorder
@@ -26,23 +25,6 @@ def test_no_topic_comes_twice_before_all_of_its_domain_have_come():
     assert set(drawn[:count]) == set(drawn[count:]) == set(CARDS.topics[slot.domain])
     assert drawn[:count] != drawn[count:] and drawn != [each.topic for each in CARDS.with_topics(slots, random.Random(4))]
     assert CARDS.with_topics(slots, random.Random(3)) == CARDS.with_topics(slots, random.Random(3))
-
-
-def test_voices_vary_by_person_and_session_and_guests_are_participants():
-    found = {
-        (person, session): CARDS.voice(random.Random(person), random.Random(f"{person}/{session}"), ["Jo Lind", "Al Mar"])
-        for person in range(200)
-        for session in range(5)
-    }
-    for person in range(200):
-        assert len({(found[person, session].style, found[person, session].language) for session in range(5)}) == 1
-    assert {voice.style for voice in found.values()} == set(CARDS.registers)
-    assert {voice.manner for voice in found.values()} == {"", *CARDS.manners.cards}
-    shares = Counter(name for voice in found.values() for name in ("guest", "interference") if getattr(voice, name))
-    assert 0.08 < shares["guest"] / len(found) < 0.16 and 0.05 < shares["interference"] / len(found) < 0.11
-    assert {voice.guest for voice in found.values()} == {"", "Jo Lind", "Al Mar"}
-    assert all(bool(voice.guest) == bool(voice.guest_purpose) for voice in found.values())
-    assert not any(CARDS.voice(random.Random(1), random.Random(number), ()).guest for number in range(100))
 
 
 async def drawn(**options):

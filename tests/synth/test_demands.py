@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from datetime import date, timedelta
 from itertools import pairwise
 from statistics import mean
 
@@ -16,10 +15,10 @@ from offline_people import Recorder, shape
 from deltamem.memory import Event
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
-from synth.demands import Candidate, RevisionPlanner, is_newcomer, plan_asides, plan_facts
+from synth.demands import is_newcomer, plan_asides, plan_facts
 from synth.names import InventedNames
 from synth.person import write_person
-from synth.records import AsideKind, Fact, FactChange, FactOrigin
+from synth.records import AsideKind, FactChange, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
 SHAPE = shape("demanding")
@@ -173,35 +172,6 @@ def test_facts_come_in_whole_families_and_then_alone(count):
                 assert (plan.dated, plan.temporary) == (other.dated, other.temporary)
                 about_others = {"third_person", "hearsay"}
                 assert (plan.provenance in about_others) == (other.provenance in about_others)
-
-
-def planner(candidates, days, **plan):
-    sizes = PLAN.model_copy(update=plan)
-    dates = {index: date(2026, 2, 1) + timedelta(days=30 * index) for index in days}
-    return RevisionPlanner(random.Random(1), sizes, candidates, dates, {})
-
-
-def candidate(number, session=-1, family="", text="keeps a cat", temporary=False):
-    return Candidate(Fact(text=f"Ana {text} {number}.", keywords=("cat", str(number))), session, family, temporary)
-
-
-def test_ends_come_last_and_show_as_ends_can():
-    free = [candidate(number) for number in range(40)]
-    for chain in planner(free, range(12), operators={FactChange.RETRACT: 1.0}).chains(60):
-        *before, last = chain.steps
-        assert last.change is FactChange.RETRACT and last.signal in ("explicit", "implied")
-        assert all(step.change is FactChange.ADJUST for step in before)
-
-
-def test_one_statement_changes_siblings_that_are_all_known_by_then():
-    free = [candidate(number, session=number % 4, family=str(number % 4)) for number in range(24)]
-    chains = [chain for chain in planner(free, range(8), together=1.0).chains(20) if len(chain.memories) > 1]
-    assert chains
-    for chain in chains:
-        [step] = chain.steps
-        assert len({memory.family for memory in chain.memories}) == 1
-        assert step.session > max(memory.session for memory in chain.memories)
-        assert step.provenance == "said" and not step.dated
 
 
 def test_asides_leave_the_session_and_whole_memories_alone():

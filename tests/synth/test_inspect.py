@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import JsonLinesStore
-from synth.output.inspect import inspect, life
+from synth.output.inspect import inspect
 
 
 def shown(out: Path, person_id: str | None = None, session: int | None = None, **options: bool) -> str:
@@ -102,15 +102,3 @@ def test_no_text_can_steer_the_terminal_or_is_taken_for_markup(tmp_path):
     assert "\x1b" not in text and "\x07" not in text
     assert r"\x1b[2J[bold red]loud[/] " in text
     assert "\x1b[" in shown(tmp_path, "p000000", force_terminal=True)
-
-
-def test_a_life_follows_each_memory_through_the_sessions():
-    seen = life(some_people()[2])
-    assert [[session for session, _ in texts] for texts in seen.versions.values()] == [[None, 1], [None], [0, 2], [2]]
-    assert list(seen.versions) == ["m1", "m2", "m3", "m4"]
-    assert [[fact.memory_id for fact in view.facts] for view in seen.sessions] == [["m3"], ["m1", "m2"], ["m3", "m4"]]
-    assert [view.memories for view in seen.sessions] == [3, 3, 4]
-    lost, later = seen.sessions[1], seen.sessions[2]
-    assert {said for fact in lost.facts for _, said in fact.keywords} == {None}
-    assert {said for fact in later.facts for _, said in fact.keywords} == {True}
-    assert [item.unit for item in lost.rejections] == ["dialogue"]

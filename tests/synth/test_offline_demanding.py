@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from offline_people import Recorder, shape
@@ -20,7 +20,6 @@ from rewards.fidelity import folded
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
-from synth.offline.demanding import _siblings, _Stock
 from synth.offline.scenes import GIVEN, distractors, say_distractor, scenes
 from synth.offline.speaker import relative
 from synth.offline.topics import (
@@ -37,9 +36,9 @@ from synth.offline.topics import (
 )  # fmt: skip
 from synth.person import write_person
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Dialogue, FactPlan, Person, Persona
+from synth.records import Aside, AsideKind, Dialogue, Person, Persona
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import invented_full_names, memory_stems, near
+from synth.validators.base import invented_full_names
 from synth.validators.session import judge_chain
 from synth.validators.speech import occurs
 
@@ -65,31 +64,6 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
         assert 2 <= len(fact.keywords) <= 4 and all(word.casefold() in fact.text.casefold() for word in fact.keywords)
         assert all(len(word.split()) <= 4 for word in fact.keywords)
     assert read("Else", fact.text) is None and read(NAME, f"{NAME} sleeps in a tree.") is None
-
-
-@pytest.mark.parametrize(
-    "topic", [topic for topic in topics() if not (topic.single or topic.event)], ids=lambda topic: topic.name
-)
-def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) -> None:
-    limits = shape("demanding").facts
-    for seed in range(3):  # plain, dated, temporary
-        rng = random.Random(seed)
-        stock = _Stock(rng, NAME, 1, limits)
-        plan = FactPlan(family=1, dated=topic.lasts and seed % 3 == 0, temporary=topic.lasts and seed % 3 == 1)
-        keys = CAST.keys(rng, topic)[:3]
-        texts = [known.text(NAME) for known in _siblings(stock, topic, keys, [plan] * 3, date(2026, 5, 1), {})]
-        assert len({*texts}) == 3
-        for one, other in combinations(texts, 2):
-            assert near(memory_stems(one, NAME), memory_stems(other, NAME)), (one, other)
-        assert all(len(text.split()) in limits.words for text in texts)
-
-
-def test_short_facts_of_a_life_name_nobody_twice() -> None:
-    for name, split, syllables in (("Wel", "train", 1), ("Zaind", "heldout", 1), ("Brelo", "train", 2)):
-        cast, rng = Cast(name, split), random.Random(1)
-        named = [*cast.people, *(key for topic in topics(short=True) for key in cast.keys(rng, topic))]
-        assert len(named) == len({*named, name}) - 1 and len(named) > 100
-        assert all(len(re.findall("[aeiou]+", one, re.IGNORECASE)) == syllables for one in named)
 
 
 @pytest.mark.parametrize("days", [-30, -21, -9, -6, -2, -1, 1, 2, 5, 7, 12, 28])
@@ -171,17 +145,6 @@ def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
             ends = user.rfind(asides[planned.aside_id].words[0].casefold())
             assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
     assert joined > 10 < alone
-
-
-def test_a_yes_answers_a_question() -> None:
-    yes = re.compile(r"(?:yes|yep|exactly|correct|that's right|quite right|indeed|absolutely|spot on)\b", re.IGNORECASE)
-    answers = 0
-    for _, dialogue in written()[1]:
-        for turn, after in pairwise(dialogue.turns):
-            if yes.match(after.user):
-                answers += 1
-                assert turn.assistant.endswith("?"), (turn.assistant, after.user)
-    assert answers > 10
 
 
 def test_quotes_give_no_operation_away() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -121,35 +120,3 @@ def test_no_person_is_lost_to_faults_and_what_is_rejected_is_named(given, tmp_pa
         assert named & expected and without_life
     else:
         assert len(rejected) <= 2  # an answer is wrong one time in twenty, and may be mended twice
-
-
-def test_two_endpoints_share_the_work_and_one_may_be_dead(tmp_path):
-    with model_server(latency=0.03, slots=2) as first, model_server(latency=0.03, slots=2) as second:
-        dead = "http://127.0.0.1:9/v1"
-        told = run(tmp_path / "out", f"{first},{dead},{second}", "people=3", "sessions=5", "llm.slots=2", NO_EMBEDDER)
-        served = [stats(url) for url in (first, second)]
-    assert re.search(r"^people +3 finished$", told, re.MULTILINE)
-    assert len(lines(tmp_path / "out" / "sessions.jsonl")) == 15
-    answers = [each["answers"] for each in served]
-    assert min(answers) >= sum(answers) / 4
-    assert [each["most in flight"] for each in served] == [2, 2]
-
-
-def test_an_interrupt_ends_it_with_130_and_the_same_command_goes_on(tmp_path):
-    out, slots = tmp_path / "out", 4
-    given = ("people=4", "sessions=4", f"llm.slots={slots}", NO_EMBEDDER)
-    with model_server(latency=0.1, slots=slots) as url:
-        process = start(out, url, *given)
-        assert wait_until(process, lambda: stats(url)["answers"] >= 20)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=300)
-        assert process.returncode == 130
-        assert "Traceback" not in stderr
-        assert stderr.rstrip().endswith("stopped by SIGINT; the same command goes on from here")
-        assert not (out / "dataset.json").exists()
-        before = stats(url)["answers"]
-        run(out, url, *given)
-        served = stats(url)
-    assert served["repeated"] <= slots
-    assert served["answers"] > before
-    assert len(lines(out / "sessions.jsonl")) == 16
