@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from deltamem.config import StrictModel
-from synth.pools import Deck, load
+from synth.pools import Deck, packaged
 from synth.records import Domain, EventSlot, Line, Voice
 
 Card = Annotated[Line, Field(min_length=3)]
@@ -78,7 +77,4 @@ def _sometimes(cards: _Shared, rng: random.Random) -> str:
     return card if chance < cards.share else ""
 
 
-@cache
-def load_cards() -> Cards:
-    """The cards of this package."""
-    return load(Path(__file__).with_name("cards.yaml"), Cards)
+load_cards = packaged(Path(__file__).with_name("cards.yaml"), Cards)

@@ -7,7 +7,7 @@ import random
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Protocol, Self
@@ -17,7 +17,7 @@ from pydantic import model_validator
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from synth.pools import Words, load, permutation, unique
+from synth.pools import Words, packaged, permutation, unique
 
 
 class Region(StrictModel):
@@ -61,11 +61,7 @@ class Names(StrictModel):
         return self
 
 
-@cache
-def names() -> Names:
-    """What names are made of."""
-    return load(Path(__file__).with_name("names.yaml"), Names)
-
+names = packaged(Path(__file__).with_name("names.yaml"), Names)
 
 _HELDOUT_SHARE = 51 / 256
 _HELDOUT_SURNAMES = 1 / 2

@@ -6,7 +6,6 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.sessions import Split
 from synth.config import PERSONAHUB, PersonaSettings
-from synth.pools import Texts, Words, load, permutation, pools, slots
+from synth.pools import Texts, Words, packaged, permutation, pools, slots
 from synth.records import Persona
 
 
@@ -51,10 +50,7 @@ class Parts(StrictModel):
         )
 
 
-@cache
-def parts() -> Parts:
-    """What generated persona seeds are made of."""
-    return load(Path(__file__).with_name("personas.yaml"), Parts)
+parts = packaged(Path(__file__).with_name("personas.yaml"), Parts)
 
 
 def generate(count: int, seed: int) -> Iterator[str]:

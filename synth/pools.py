@@ -34,6 +34,11 @@ def load(path: Path, schema: type[Schema]) -> Schema:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
 
 
+def packaged(path: Path, schema: type[Schema]) -> Callable[[], Schema]:
+    """Reads a YAML file of this package when it is first asked for, and once; raises as `load` does."""
+    return cache(partial(load, path, schema))
+
+
 class Deck:
     """Texts in a random order, none twice before all have come."""
 
@@ -151,7 +156,4 @@ class Pools(StrictModel):
         return self
 
 
-@cache
-def pools() -> Pools:
-    """What drafts of profiles are drawn from."""
-    return load(Path(__file__).with_name("pools.yaml"), Pools)
+pools = packaged(Path(__file__).with_name("pools.yaml"), Pools)

@@ -13,8 +13,8 @@ from rewards.fidelity import folded
 from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
-from synth.offline.speaker import Speaker, as_date
-from synth.offline.templates import day, slot_source
+from synth.offline.speaker import Speaker
+from synth.offline.templates import slot_source
 from synth.offline.topics import (
     LAST,
     PERSON,
@@ -51,7 +51,7 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
-from synth.validators.base import memory_stems
+from synth.validators.base import dates_in, day, memory_stems
 from synth.validators.demands import KEPT_STEMS
 from synth.validators.speech import occurs, stands_in
 
@@ -520,7 +520,7 @@ def _revised(
         since = _near(drawn, planned.today) if planned.dated or full else since
         news = [_likewise(first, old, other) for other in olds]
         news = [
-            replace(new, since=since, until=new.until if new.until and as_date(new.until) > planned.today else "")
+            replace(new, since=since, until=new.until if new.until and dates_in(new.until)[0] > planned.today else "")
             for new in news
         ]
         if _keeps_rules(news, olds, name, planned.change, seen, limits):

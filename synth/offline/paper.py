@@ -14,7 +14,6 @@ from synth.names import invent_name, split_of
 from synth.offline.templates import (
     FactKind,
     Known,
-    day,
     dialogue_texts,
     event_texts,
     facts,
@@ -65,6 +64,7 @@ from synth.tasks import (
     LinksTask,
     PreferencesTask,
 )
+from synth.validators.base import day
 
 RecordT = TypeVar("RecordT", bound=Record)
 

@@ -11,11 +11,12 @@ from deltamem.memory import Event
 from deltamem.text import content_stems
 from synth.offline import paper
 from synth.offline.grammar import with_article
-from synth.offline.speaker import Speaker, as_date, in_first_person, matter_of, matter_with_key, relative, span
+from synth.offline.speaker import Speaker, in_first_person, matter_of, matter_with_key, relative, span
 from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, KnownValues, details_of, ends_of, read, values
 from synth.records import SessionFact
 from synth.tasks import DialogueTask
+from synth.validators.base import dates_in
 from synth.validators.speech import occurs
 
 
@@ -180,13 +181,13 @@ class Phrasing:
         """From when and until when."""
         today, said = self._task.today, []
         if known.since:
-            value = as_date(known.since)
+            value = dates_in(known.since)[0]
             past, full = value < today, known.since
             x = span(self._rng, value, today) if dated else f"since {full}" if past else f"from {full} on"
             rule = f"since_{'past' if past else 'future'}{'' if known.topic.lasts or self._speaker.short else '_once'}"
             said.append(self._speaker.say(rule, x=x))
         if known.until:
-            value = as_date(known.until)
+            value = dates_in(known.until)[0]
             if value <= today or self._rng.random() < 0.5:
                 said.append(self._speaker.say("until_said", x=known.until.rsplit(" ", 1)[0]))
             else:

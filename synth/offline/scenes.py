@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from deltamem.config import StrictModel
 from synth.offline.grammar import Grammar, Lines, Sentences, finished, inner, parse, walk
 from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, lines, read, values
-from synth.pools import load
+from synth.pools import packaged
 from synth.records import Aside, AsideKind
 
 GIVEN = (PERSON, "who2", PLACE, "spot2")
@@ -144,10 +144,7 @@ class Scenes(StrictModel):
         return found
 
 
-@cache
-def scene_file() -> Scenes:
-    """All scenes."""
-    return load(Path(__file__).with_name("scenes.yaml"), Scenes)
+scene_file = packaged(Path(__file__).with_name("scenes.yaml"), Scenes)
 
 
 def scenes() -> tuple[Scene, ...]:
@@ -213,10 +210,7 @@ def _fits(name: str, words: Sequence[str]) -> bool:
     return len(parts) == len(words) and all(word in part for word, part in zip(words, parts, strict=True))
 
 
-@cache
-def distractors() -> Distractors:
-    """How asides are said."""
-    return load(Path(__file__).with_name("distractors.yaml"), Distractors)
+distractors = packaged(Path(__file__).with_name("distractors.yaml"), Distractors)
 
 
 _LOOKS = {

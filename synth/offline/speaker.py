@@ -14,9 +14,10 @@ from pydantic import Field
 from deltamem.config import StrictModel
 from synth.names import split_of
 from synth.offline.grammar import Grammar, Sentences, SpeakingVoice, Speech, draw_voice, finished, inner, spoken
-from synth.offline.templates import day, slot_source
+from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, KnownValues, cast_of, lines, topic_named, values
-from synth.pools import load
+from synth.pools import packaged
+from synth.validators.base import MONTHS
 
 _AROUND = frozenset((PERSON, PLACE, "name"))
 """Slots that name people and places of the life."""
@@ -80,16 +81,10 @@ class TinyTalk(StrictModel):
     rules: dict[str, Sentences]
 
 
-@cache
-def talk_file() -> Talk:
-    """Everything that is said besides the facts and scenes, but for the tiny form."""
-    return load(Path(__file__).with_name("talk.yaml"), Talk)
-
-
-@cache
-def tiny_talk_file() -> TinyTalk:
-    """What the tiny form says besides the facts."""
-    return load(Path(__file__).with_name("tiny_talk.yaml"), TinyTalk)
+talk_file = packaged(Path(__file__).with_name("talk.yaml"), Talk)
+"""Everything that is said besides the facts and scenes, but for the tiny form."""
+tiny_talk_file = packaged(Path(__file__).with_name("tiny_talk.yaml"), TinyTalk)
+"""What the tiny form says besides the facts."""
 
 
 @cache
@@ -99,8 +94,6 @@ def talk() -> Talk:
     return Talk(speech=full.speech, areas=full.areas, rules={**full.rules, **short})
 
 
-_MONTH_DAY = re.compile(r"([0-9]{1,2}) ([A-Z][a-z]+) ([0-9]{4})")
-_MONTHS = tuple(day(date(2026, month, 1)).split()[1] for month in range(1, 13))
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -137,13 +130,6 @@ def _counted(number: int, unit: str) -> str:
     return f"{word} {unit}" if number == 1 else f"{word} {unit}s"
 
 
-def as_date(text: str) -> date:
-    """A date as memories have it, read back."""
-    found = _MONTH_DAY.fullmatch(text)
-    assert found is not None
-    return date(int(found[3]), _MONTHS.index(found[2]) + 1, int(found[1]))
-
-
 _SHORT = SpeakingVoice("short", 0.5, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.25, 0.15)
 """How people of the tiny form speak."""
 
@@ -157,7 +143,7 @@ class Speaker:
         self.name = name
         self.cast = cast_of(name, split_of(name))
         self.voice = _SHORT if short else draw_voice(random.Random(f"voice of {name}"))
-        self._names = frozenset((*self.cast.people, *self.cast.places, *name.split(), *_DAYS, *_MONTHS))
+        self._names = frozenset((*self.cast.people, *self.cast.places, *name.split(), *_DAYS, *MONTHS))
         self._grammar, self._speech = talk().grammar, talk().speech
 
     def say(self, rule: str, **given: str) -> str:

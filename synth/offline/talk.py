@@ -21,10 +21,11 @@ from synth.offline.paper import read_view
 from synth.offline.phrasing import Phrasing, Statement
 from synth.offline.scenes import distractors, draw_scene, say_distractor, scene_file, slots_of
 from synth.offline.speaker import Area, Speaker, in_first_person, matter_of, matter_with_key, relative, suits, talk
-from synth.offline.templates import day, slot_source
+from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, KnownValues, Topic, lines, over, read, topics, values
 from synth.records import Aside, AsideKind, Dialogue, Exchange, FactOrigin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
+from synth.validators.base import day
 from synth.validators.speech import occurs, stands_in, uses
 
 _PAIRED_ALIKE, _PAIRED = 0.5, 0.2

@@ -10,7 +10,6 @@ import random
 import re
 import string
 from collections.abc import Callable, Mapping
-from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,22 +20,13 @@ from deltamem.config import StrictModel
 from deltamem.sessions import Split
 from synth.config import FactLimits
 from synth.names import invent_name
-from synth.pools import Texts, load, slots_in
+from synth.pools import Texts, packaged, slots_in
 from synth.records import Domain, Fact, FactChange, Method, Track
 
 INVENTED, ANYTHING, PLACE = "[A-Z][a-z]+", ".+?", "[A-Z][a-z]+ [A-Z][a-z]+"
 """What slots hold, as regular expressions: an invented word, whatever was given, the place of an event."""
 
 _ARTICLE = re.compile(r"\b([Aa]) (?!uni|eu|one|use)(?=[aeiou])", re.IGNORECASE)
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
-
-
-def day(value: date) -> str:
-    """A date in words, for example ``4 May 2026``."""
-    return f"{value.day} {_MONTHS[value.month - 1]} {value.year}"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -78,10 +68,7 @@ class WordLists(StrictModel):
     things: tuple[Group, ...]
 
 
-@cache
-def words() -> WordLists:
-    """What slots are drawn from."""
-    return load(_path("words"), WordLists)
+words = packaged(Path(__file__).with_name("words.yaml"), WordLists)
 
 
 @cache
@@ -90,10 +77,6 @@ def things(category: str) -> tuple[str, ...]:
     folded = category.casefold()
     groups = words().things
     return next((group.things for group in groups if any(name in folded for name in group.names)), groups[-1].things)
-
-
-def _path(name: str) -> Path:
-    return Path(__file__).with_name(f"{name}.yaml")
 
 
 ANCHOR, THING = "anchor", "thing"
@@ -246,10 +229,7 @@ class Facts(StrictModel):
         return None
 
 
-@cache
-def facts() -> Facts:
-    """All kinds of facts."""
-    return load(_path("facts"), Facts)
+facts = packaged(Path(__file__).with_name("facts.yaml"), Facts)
 
 
 # --- profile.yaml, events.yaml and dialogue.yaml ---------------------------------------------------------------------------
@@ -268,10 +248,7 @@ class ProfileTexts(StrictModel):
     disliked: Texts
 
 
-@cache
-def profile_texts() -> ProfileTexts:
-    """Texts for what drafts of profiles leave empty."""
-    return load(_path("profile"), ProfileTexts)
+profile_texts = packaged(Path(__file__).with_name("profile.yaml"), ProfileTexts)
 
 
 class ValenceTexts(StrictModel):
@@ -338,10 +315,7 @@ class EventTexts(StrictModel):
         }
 
 
-@cache
-def event_texts() -> EventTexts:
-    """What events are about, and the sentences in which they are told."""
-    return load(_path("events"), EventTexts)
+event_texts = packaged(Path(__file__).with_name("events.yaml"), EventTexts)
 
 
 class DialogueTexts(StrictModel):
@@ -363,7 +337,4 @@ class DialogueTexts(StrictModel):
     closing_replies: Texts
 
 
-@cache
-def dialogue_texts() -> DialogueTexts:
-    """What is said in sessions besides the facts."""
-    return load(_path("dialogue"), DialogueTexts)
+dialogue_texts = packaged(Path(__file__).with_name("dialogue.yaml"), DialogueTexts)

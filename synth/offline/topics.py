@@ -20,7 +20,7 @@ from deltamem.sessions import Split
 from synth.names import invent_name, invent_place
 from synth.offline.grammar import Lines, Sentences, pattern, with_article
 from synth.offline.templates import reading, slot_source
-from synth.pools import load, slots_in
+from synth.pools import load, packaged, slots_in
 from synth.records import Fact, Track
 
 PERSON, PLACE = "who", "spot"
@@ -226,10 +226,8 @@ def _body(topic: Topic, end: int | None) -> str:
     return f"{verb}no longer {topic.memory.removeprefix(verb)}, {over}"
 
 
-@cache
-def value_file() -> Values:
-    """The lists of words that are not of the tiny form."""
-    return load(Path(__file__).with_name("values.yaml"), Values)
+value_file = packaged(Path(__file__).with_name("values.yaml"), Values)
+"""The lists of words that are not of the tiny form."""
 
 
 @cache

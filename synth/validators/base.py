@@ -269,19 +269,24 @@ def starts_with_name(text: str, name: str) -> bool:
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()
 
 
-_MONTHS = (
+MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
-_DATE = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
+_DATE = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}})\b")
+
+
+def day(value: date) -> str:
+    """A date in words, for example ``4 May 2026``."""
+    return f"{value.day} {MONTHS[value.month - 1]} {value.year}"
 
 
 def dates_in(text: str) -> list[date]:
     """The dates that a text names in full, such as ``4 May 2026``; those that no calendar has are left out."""
     found = []
-    for day, month, year in _DATE.findall(text):
+    for number, month, year in _DATE.findall(text):
         with suppress(ValueError):
-            found.append(date(int(year), _MONTHS.index(month) + 1, int(day)))
+            found.append(date(int(year), MONTHS.index(month) + 1, int(number)))
     return found
 
 
