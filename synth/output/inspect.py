@@ -1,10 +1,10 @@
-"""``python -m synth inspect``: one person in the terminal, and a life taken apart for reading."""
+"""``python -m synth inspect``: one person in the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -17,77 +17,38 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, read_people, read_unfinished
-from synth.records import LifeEvent, Person, Profile, Rejection, SessionFact, SynthSession
+from synth.records import Dialogue, LifeEvent, Person, Profile, Rejection, SessionFact, SynthSession
 from synth.tasks import Unit
 from synth.validators.speech import occurs
 
 _MARKS = {Event.ADD: ("+", "green"), Event.UPDATE: ("~", "yellow"), Event.NONE: ("=", "cyan")}
 
 
-@dataclass(frozen=True, slots=True)
-class FactView:
-    """A fact of a session with its memory, and the turns, from 1, where it and what held before are said; 0 for nowhere.
-
-    `keywords` are those of the fact, each with whether the user says it; None in a session without a dialogue.
-    """
-
-    fact: SessionFact
-    memory_id: str
-    turn: int
-    previous_turn: int
-    keywords: list[tuple[str, bool | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """A session with its event, its facts in the order of the operations, and how many memories there are after it."""
+class _Seen(NamedTuple):
+    """A session with its event, the memory of each of its facts, and how many memories there are after it."""
 
     session: SynthSession
     event: LifeEvent
-    facts: list[FactView]
+    memory_ids: list[str]
     memories: int
     rejections: list[Rejection]
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A person taken apart; `versions` are the texts of each memory by id, each with its session (None: known before)."""
-
-    person: Person
-    sessions: list[SessionView]
-    versions: dict[str, list[tuple[int | None, str]]]
-
-
-def life(person: Person) -> Life:
-    """Take a person apart; there are no sessions and memories if the person was rejected."""
+def _lived(person: Person) -> Iterator[_Seen]:
+    """The sessions of a person; none if the person was rejected."""
     events = {event.index: event for event in person.events}
-    initial = person.profile.initial if person.profile else ()
-    versions: dict[str, list[tuple[int | None, str]]] = {
-        f"m{number}": [(None, known.text)] for number, known in enumerate(initial, start=1)
-    }
-    sessions = []
     for session, before, operations, after in replay(person):
         added = iter([memory_id for memory_id in after if memory_id not in before])
-        dialogue = session.dialogue
-        turns = {entry.fact_id: (entry.turn, entry.previous_turn) for entry in (dialogue.plan if dialogue else ())}
-        said = " ".join(exchange.user for exchange in dialogue.turns) if dialogue else ""
-        facts = []
-        for fact, operation in zip(session.facts, operations, strict=True):
-            memory_id = operation.target_memory_id or next(added)
-            if fact.event is not Event.NONE:
-                versions.setdefault(memory_id, []).append((session.index, fact.text))
-            keywords = [(word, occurs(word, said) if dialogue else None) for word in fact.keywords]
-            facts.append(FactView(fact, memory_id, *turns.get(fact.id, (0, 0)), keywords))
+        ids = [operation.target_memory_id or next(added) for operation in operations]
         rejections = [item for item in person.rejections if _of_session(item) and item.where == str(session.index)]
-        sessions.append(SessionView(session, events[session.index], facts, len(after), rejections))
-    return Life(person, sessions, versions)
+        yield _Seen(session, events[session.index], ids, len(after), rejections)
 
 
 def _of_session(rejection: Rejection) -> bool:
     return rejection.unit in (Unit.FILLING, Unit.DIALOGUE)
 
 
-def shown_person(people: Iterable[Person]) -> Person | None:
+def _shown_person(people: Iterable[Person]) -> Person | None:
     """The first person of whom nothing was rejected, else the first with sessions, else the first."""
     best: Person | None = None
     for person in people:
@@ -98,8 +59,7 @@ def shown_person(people: Iterable[Person]) -> Person | None:
     return best
 
 
-def find_person(people: Iterable[Person], person_id: str) -> Person:
-    """The person of an id; a `DeltaMemError` that names the first and the last one if there is none."""
+def _find_person(people: Iterable[Person], person_id: str) -> Person:
     ids = []
     for person in people:
         if person.persona.person_id == person_id:
@@ -116,43 +76,47 @@ def inspect(out: Path, person: str | None, session: int | None, console: Console
     its dialogue, and where in it each fact is said. A `DeltaMemError` if there is no such person or session.
     """
     people = read_people(out / PEOPLE_FILE) if (out / PEOPLE_FILE).exists() else read_unfinished(out)
-    found = shown_person(people) if person is None else find_person(people, person)
+    found = _shown_person(people) if person is None else _find_person(people, person)
     if found is None:
         raise DeltaMemError(f"{out}: there are no people yet")
-    seen = life(found)
     if session is None:
-        shown = _life(seen)
+        shown = _life(found)
     else:
-        numbers = [view.session.index + 1 for view in seen.sessions]
-        if session not in numbers:
-            there = f"there are {numbers[0]} to {numbers[-1]}" if numbers else "there are none"
+        lived = {seen.session.index + 1: seen for seen in _lived(found)}
+        if session not in lived:
+            there = f"there are {min(lived)} to {max(lived)}" if lived else "there are none"
             raise DeltaMemError(f"{found.persona.person_id}: no session {session}; {there}")
-        shown = _session(seen.sessions[numbers.index(session)], dialogue=True)
+        shown = _session(lived[session], dialogue=True)
     for part in shown:
         console.print(part)
 
 
-def _life(seen: Life) -> Iterable[RenderableType]:
-    persona = seen.person.persona
-    yield Rule(_text(seen.person.profile.name if seen.person.profile else persona.person_id, "bold"))
+def _life(person: Person) -> Iterable[RenderableType]:
+    persona, profile = person.persona, person.profile
+    yield Rule(_text(profile.name if profile else persona.person_id, "bold"))
     yield _text(persona.seed, "italic")
     yield _text(f"{persona.person_id}, {persona.split}, seed: {persona.source}", "dim")
-    if seen.person.profile is not None:
-        yield from _profile(seen.person.profile)
-    for item in seen.person.rejections:
+    # The texts of each memory by id, each with where it comes from.
+    versions: dict[str, list[tuple[str, str]]] = {}
+    if profile is not None:
+        yield from _profile(profile)
+        versions = {f"m{number}": [("before", known.text)] for number, known in enumerate(profile.initial, start=1)}
+    for item in person.rejections:
         if not _of_session(item):
             yield _rejection(item)
-    for group in seen.person.groups:
+    for group in person.groups:
         yield _text(f"linked sessions {', '.join(str(index + 1) for index in group.events)}: {group.thread}", "dim")
-    for view in seen.sessions:
-        yield from _session(view, dialogue=False)
-    changed = {memory_id: texts for memory_id, texts in seen.versions.items() if len(texts) > 1}
+    for seen in _lived(person):
+        yield from _session(seen, dialogue=False)
+        for fact, memory_id in zip(seen.session.facts, seen.memory_ids, strict=True):
+            if fact.event is not Event.NONE:
+                versions.setdefault(memory_id, []).append((f"session {seen.session.index + 1}", fact.text))
+    changed = {memory_id: texts for memory_id, texts in versions.items() if len(texts) > 1}
     if changed:
         yield Rule("memories that changed", align="left")
     for memory_id, texts in changed.items():
         table = _grid()
-        for number, (session, text) in enumerate(texts):
-            where = "before" if session is None else f"session {session + 1}"
+        for number, (where, text) in enumerate(texts):
             style = "" if number == len(texts) - 1 else "dim"
             table.add_row(_text("" if number else memory_id, "dim"), _text(where, "dim"), _text(text, style))
         yield table
@@ -190,50 +154,55 @@ def _profile(profile: Profile) -> Iterable[RenderableType]:
     yield known
 
 
-def _session(view: SessionView, *, dialogue: bool) -> Iterable[RenderableType]:
-    session, event = view.session, view.event
+def _session(seen: _Seen, *, dialogue: bool) -> Iterable[RenderableType]:
+    session, event = seen.session, seen.event
     title = f"{session.index + 1}. {session.time:%Y-%m-%d %H:%M}  {event.title}".rstrip()
     yield Rule(_text(title, "bold red" if session.dialogue is None else "bold"), align="left")
     goal = ["life goal"] if event.serves_life_goal else []
-    tags = [event.domain, event.valence, *goal, f"{view.memories} memories after it"]
-    yield _text(", ".join(tags), "dim")
+    yield _text(", ".join([event.domain, event.valence, *goal, f"{seen.memories} memories after it"]), "dim")
     for text in (event.narrative, f"wants: {session.goal}" if session.goal else ""):
         if text:
             yield _text(text)
-    for item in view.rejections:
+    for item in seen.rejections:
         yield _rejection(item)
-    table = _grid()
-    for fact in view.facts:
-        mark, style = _MARKS[fact.fact.event]
-        table.add_row(_text(mark, f"bold {style}"), _text(fact.memory_id, "dim"), _fact(fact))
+    table, facts = _grid(), list(zip(session.facts, seen.memory_ids, strict=True))
+    for fact, memory_id in facts:
+        mark, style = _MARKS[fact.event]
+        table.add_row(_text(mark, f"bold {style}"), _text(memory_id, "dim"), _fact(fact, session.dialogue))
     yield table
     if not dialogue:
         return
     if session.dialogue is None:
         yield _text("no dialogue: the session was rejected", "red")
         return
+    turns = {entry.fact_id: (entry.turn, entry.previous_turn) for entry in session.dialogue.plan}
     for number, exchange in enumerate(session.dialogue.turns, start=1):
-        planned = [fact for fact in view.facts if number in (fact.turn, fact.previous_turn)]
-        said = " ".join(f"{_MARKS[fact.fact.event][0]}{fact.memory_id}" for fact in planned)
+        planned = [(fact, memory_id) for fact, memory_id in facts if number in turns.get(fact.id, ())]
+        said = " ".join(f"{_MARKS[fact.event][0]}{memory_id}" for fact, memory_id in planned)
         yield Text.assemble(
             "\n", (f"{number} user ", "bold blue"), (f"[{said}] " if said else "", "magenta"), visible(exchange.user)
         )
         yield Padding(Text.assemble(("assistant ", "bold"), visible(exchange.assistant), style="dim"), (0, 0, 0, 2))
 
 
-def _fact(view: FactView) -> Text:
-    fact = view.fact
+def _fact(fact: SessionFact, dialogue: Dialogue | None) -> Text:
+    """A fact, where it and what held before are said, and its keywords: green if the user says them, else red."""
     text = Text()
     if fact.event is Event.UPDATE:
         text.append(visible(fact.previous_text) + "\n", "strike dim")
     text.append(visible(fact.text))
-    places = [f"turn {view.turn}"] if view.turn else []
-    if view.previous_turn and view.previous_turn != view.turn:
-        places.append(f"before in turn {view.previous_turn}")
-    text.append(f"\n{', '.join([fact.origin, *places])}:", "dim")
-    for number, (keyword, said) in enumerate(view.keywords, start=1):
-        text.append(f" {visible(keyword)}", {True: "green", False: "red", None: "dim"}[said])
-        text.append("," if number < len(view.keywords) else "", "dim")
+    places = [fact.origin.value]
+    for entry in dialogue.plan if dialogue else ():
+        if entry.fact_id == fact.id:
+            places.append(f"turn {entry.turn}")
+            if entry.previous_turn not in (0, entry.turn):
+                places.append(f"before in turn {entry.previous_turn}")
+    text.append(f"\n{', '.join(places)}:", "dim")
+    said = " ".join(exchange.user for exchange in dialogue.turns) if dialogue else ""
+    for number, keyword in enumerate(fact.keywords, start=1):
+        style = ("green" if occurs(keyword, said) else "red") if dialogue else "dim"
+        text.append(f" {visible(keyword)}", style)
+        text.append("," if number < len(fact.keywords) else "", "dim")
     return text
 
 

@@ -128,9 +128,16 @@ def _labels(sessions: Sequence[LabelledSession]) -> Findings:
 
 def _texts(sessions: Sequence[LabelledSession]) -> Findings:
     said = [(labelled.session.person_id, sentence) for labelled in sessions for sentence in user_sentences(labelled)]
-    tokens, sampled = _sampled(sentence for _, sentence in said)
+    tokens: list[str] = []
+    sampled: list[str] = []
+    for _, sentence in said:
+        if len(tokens) < TOKENS:
+            sampled.append(sentence)
+            tokens += [word.casefold() for word in words(sentence)]
+    tokens = tokens[:TOKENS]
     threes = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
-    quotes = [quote for labelled in sessions for quote in _quotes(labelled)]
+    quoted = [_quotes(labelled) for labelled in sessions]
+    quotes = [is_keyword for of_session, _ in quoted for is_keyword in of_session]
     old = [found for labelled in sessions for found in _in_old_text(labelled)]
     return {
         "tokens": len(tokens),
@@ -141,20 +148,8 @@ def _texts(sessions: Sequence[LabelledSession]) -> Findings:
         "updates_with_all_keywords_in_old_text": _share(all(keywords) for keywords in old),
         "quotes": len(quotes),
         "quotes_of_keywords": _share(quotes),
-        "keywords_quoted": _share(found for labelled in sessions for found in _quoted_keywords(labelled)),
+        "keywords_quoted": _share(is_quoted for _, of_session in quoted for is_quoted in of_session),
     }
-
-
-def _sampled(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The first `TOKENS` words, casefolded, and the texts that they come from."""
-    tokens: list[str] = []
-    sampled: list[str] = []
-    for text in texts:
-        if len(tokens) >= TOKENS:
-            break
-        sampled.append(text)
-        tokens += [word.casefold() for word in words(text)]
-    return tokens[:TOKENS], sampled
 
 
 def skeleton(text: str) -> str:
@@ -183,24 +178,12 @@ def _in_old_text(labelled: LabelledSession) -> Iterator[list[bool]]:
             yield [folded(keyword) in old for keyword in operation.keywords]
 
 
-def _quotations(labelled: LabelledSession) -> list[str]:
+def _quotes(labelled: LabelledSession) -> tuple[list[bool], list[bool]]:
+    """Of each quotation of the assistant, whether it is a keyword; of each keyword, whether it is quoted."""
     spoken = " ".join(turn.content for turn in labelled.session.dialogue if turn.role == "assistant")
-    return [folded(straight or curly) for straight, curly in _QUOTED.findall(spoken)]
-
-
-def _keywords(labelled: LabelledSession) -> list[str]:
-    return [folded(keyword) for operation in labelled.operations for keyword in operation.keywords]
-
-
-def _quotes(labelled: LabelledSession) -> list[bool]:
-    """Of each quotation of the assistant, whether it is a keyword."""
-    keywords = set(_keywords(labelled))
-    return [quote in keywords for quote in _quotations(labelled)]
-
-
-def _quoted_keywords(labelled: LabelledSession) -> list[bool]:
-    quotes = set(_quotations(labelled))
-    return [keyword in quotes for keyword in _keywords(labelled)]
+    quotes = [folded(straight or curly) for straight, curly in _QUOTED.findall(spoken)]
+    keywords = [folded(keyword) for operation in labelled.operations for keyword in operation.keywords]
+    return [quote in keywords for quote in quotes], [keyword in quotes for keyword in keywords]
 
 
 def _share(values: Iterable[bool]) -> float | None:
