@@ -39,6 +39,7 @@ class ProgressDisplay:
         totals: Mapping[str, float],
         *,
         figures: Callable[[], Iterable[str]] = tuple,
+        seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin to count.
@@ -47,12 +48,13 @@ class ProgressDisplay:
             console: Where it is shown; bars if it is a terminal.
             totals: How many items of each kind there are.
             figures: More that plain lines say.
+            seconds: Between two plain lines; by default half a minute, less after much work.
             clock: Gives seconds.
         """
         kind, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
         columns = (kind, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
         self._console = console
-        self._figures = figures
+        self._figures, self._seconds = figures, seconds
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         for name, total in totals.items():
             self._bars.add_task(name, total=total, note="", tokens=0, failed=0, work=0.0)
@@ -101,7 +103,7 @@ class ProgressDisplay:
         now, done, total = self._clock(), sum(task.completed for task in tasks), sum(task.total or 0 for task in tasks)
         before, done_before, _ = self._lines[-1]
         much = total and done - done_before >= _STEP * total
-        if now - before >= (_LEAST_SECONDS if much else _SECONDS):
+        if now - before >= (self._seconds or (_LEAST_SECONDS if much else _SECONDS)):
             self._lines.append((now, done, sum(task.fields["work"] for task in tasks)))
             parts = [f"{task.description} {task.completed:,}/{task.total:,}" for task in tasks]
             parts.append(f"{sum(task.fields['tokens'] for task in tasks):,} tokens")

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -190,6 +191,7 @@ def _signals() -> Iterator[_Stop]:
 class _Generation:
     def __init__(self, settings: SynthSettings, folder: Path, store: JsonLinesStore) -> None:
         self._settings, self._folder, self._store = settings, folder, store
+        self._started = time.monotonic()
         self._finished: set[str] = set()
         self._errors: dict[str, str] = {}
         self._failures_in_a_row = 0
@@ -213,15 +215,15 @@ class _Generation:
         todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
         self._finished = self._run.people.keys() - {item.persona.person_id for item in todo}
         expected = expected_units(settings.shape, settings.sessions, settings.llm if settings.writer == "llm" else None)
-        self._progress = Progress(people=len(work), found=len(work) - len(todo), expected=expected, pool=backend.pool)
         if not todo:
             return
         if backend.pool is not None:
             await backend.pool.check()
         queue = iter(todo)
         at_once = min(settings.people_at_once or settings.slots, len(todo))
-        async with self._progress.shown(settings.progress_seconds):
-            workers = [asyncio.create_task(self._worker(queue, backend)) for _ in range(at_once)]
+        with Progress(len(todo), expected, seconds=settings.progress_seconds, pool=backend.pool) as progress:
+            watching = asyncio.create_task(progress.watch())
+            workers = [asyncio.create_task(self._worker(queue, backend, progress)) for _ in range(at_once)]
             try:
                 done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
                 for worker in done:
@@ -229,16 +231,21 @@ class _Generation:
             except _GivenUp as error:
                 self._given_up = str(error)
             finally:
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
+                for task in (watching, *workers):
+                    task.cancel()
+                await asyncio.gather(watching, *workers, return_exceptions=True)
 
-    async def _worker(self, queue: Iterator[Work], backend: Backend) -> None:
+    async def _worker(self, queue: Iterator[Work], backend: Backend, progress: Progress) -> None:
         settings = self._settings
+
+        def observe(unit: Unit, written: UnitResult[Any]) -> None:
+            if written.spent_tokens:
+                self._failures_in_a_row = 0
+            progress.observe(unit, written)
+
         syllables = settings.shape.profile.name_syllables
         names = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed, syllables)
         for item in queue:
-            self._progress.begin()
             try:
                 person = await write_person(
                     item.number,
@@ -249,30 +256,25 @@ class _Generation:
                     sessions=settings.sessions,
                     seed=settings.seed,
                     similarity=backend.similarity,
-                    observer=self._observe,
+                    observer=observe,
                     cards=load_cards() if settings.draws_cards else None,
                 )
             except EmbedderUnavailableError:
                 raise
             except DeltaMemError as error:
+                progress.advance("people", failed=True)
                 self._failed(item.persona.person_id, error)
             else:
                 value = {"fingerprint": item.fingerprint, "person": person.model_dump(mode="json")}
                 self._store.put(item.persona.person_id, value)
                 self._finished.add(item.persona.person_id)
-                self._progress.end()
+                progress.advance("people")
             await asyncio.sleep(0)  # the offline writer never waits, so nothing else would get its turn
-
-    def _observe(self, unit: Unit, written: UnitResult[Any]) -> None:
-        if written.spent_tokens:
-            self._failures_in_a_row = 0
-        self._progress.observe(unit, written)
 
     def _failed(self, person_id: str, error: DeltaMemError) -> None:
         self._errors[person_id] = str(error)
         with (self._folder / ERRORS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"person_id": person_id, "error": str(error)}, ensure_ascii=False) + "\n")
-        self._progress.end(failed=True)
         self._failures_in_a_row = self._failures_in_a_row + 1 if isinstance(error, LLMError) else 0
         if self._failures_in_a_row >= _DEAD_ENDPOINT:
             raise _GivenUp(str(error))
@@ -292,7 +294,7 @@ class _Generation:
         else:
             for _ in people:
                 pass
-        print(totals.summary(self._progress.seconds))
+        print(totals.summary(time.monotonic() - self._started))
         if missing:
             for person_id, error in list(self._errors.items())[:_SHOWN_ERRORS]:
                 print(f"{person_id}: {error}", file=sys.stderr)

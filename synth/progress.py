@@ -1,123 +1,46 @@
-"""What the person who waits is shown: a live table on a terminal, now and then a line elsewhere, a summary at the end."""
+"""What the person who waits is shown: bars or now and then a line while people are written, a summary at the end."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
+from deltamem.progress import ProgressDisplay
 from synth.records import Person
 from synth.tasks import Unit, UnitResult
 
 if TYPE_CHECKING:
     from synth.llm.pool import EndpointPool
 
-STAGES = tuple(dict.fromkeys(unit.stage for unit in Unit))
-"""The stages of the paper, in order."""
-
-_WINDOW = 120.0
-"""Seconds over which tokens a second are averaged."""
-
 _SHOWN_RULES = 5
 
 
-class Progress:
-    """Counts what is done, and shows it on stderr."""
+class Progress(ProgressDisplay):
+    """Units by stage of the paper, and people, on stderr."""
 
-    def __init__(self, *, people: int, found: int, expected: Mapping[Unit, float], pool: EndpointPool | None = None) -> None:
-        """Of the `people` an earlier run has finished those `found`; of one, the units `expected` are to be done."""
-        self._console = Console(stderr=True, highlight=False)
-        self._pool = pool
-        self._people, self._finished, self._failed, self._in_work = people, found, 0, 0
-        self._expected: defaultdict[str, float] = defaultdict(float)
+    def __init__(
+        self, people: int, expected: Mapping[Unit, float], *, seconds: float, pool: EndpointPool | None = None
+    ) -> None:
+        """So many people are to be written; of one, the units `expected` are. `seconds`: between two lines."""
+        units: Counter[str] = Counter()
         for unit, count in expected.items():
-            self._expected[unit.stage] += count * (people - found)
-        self._started = time.monotonic()
-        self._done: Counter[str] = Counter()
-        self._rejected = self._repairs = 0
-        self._recent: deque[tuple[float, int]] = deque()
+            units[unit.stage] += round(count * people)
+        console = Console(stderr=True, highlight=False)
+        super().__init__(console, {**units, "people": people}, figures=self._more, seconds=seconds)
+        self._pool, self._repairs = pool, 0
 
     def observe(self, unit: Unit, written: UnitResult[Any]) -> None:
         """Count a unit; an `Observer`."""
-        self._done[unit.stage] += 1
         self._repairs += len(written.verdicts) - 1
-        self._rejected += written.answer is None
-        if written.spent_tokens:
-            self._recent.append((time.monotonic(), written.spent_tokens))
+        self.advance(unit.stage, tokens=written.spent_tokens, failed=written.answer is None)
 
-    def begin(self) -> None:
-        """Count a person who is in work now."""
-        self._in_work += 1
-
-    def end(self, *, failed: bool = False) -> None:
-        """Count a person who is not in work any more."""
-        self._in_work -= 1
-        self._finished += not failed
-        self._failed += failed
-
-    @property
-    def seconds(self) -> float:
-        """Since the beginning."""
-        return time.monotonic() - self._started
-
-    @asynccontextmanager
-    async def shown(self, seconds: float) -> AsyncIterator[None]:
-        """Show how far the work is while the block runs; where stderr is no terminal, in a line every so many seconds."""
-
-        async def lines() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                self._console.print(self._line(), soft_wrap=True, markup=False)
-
-        if self._console.is_terminal:
-            with Live(get_renderable=self._table, console=self._console, refresh_per_second=2, transient=True):
-                yield
-            return
-        printing = asyncio.create_task(lines())
-        try:
-            yield
-        finally:
-            printing.cancel()
-
-    def _totals(self) -> dict[str, float]:
-        """Units of each stage that has any."""
-        totals = {stage: max(self._expected[stage], self._done[stage]) for stage in STAGES}
-        return {stage: total for stage, total in totals.items() if total}
-
-    def _line(self) -> str:
-        stages = ", ".join(f"{stage} {self._done[stage]}/{round(total)}" for stage, total in self._totals().items())
-        return f"people {self._finished}/{self._people} ({stages}), {self._figures()}"
-
-    def _table(self) -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for stage, total in self._totals().items():
-            done = self._done[stage]
-            table.add_row(stage, f"{done:,} of about {round(total):,} units", f"{done / total:.0%}")
-        table.add_row("people", f"{self._finished:,} of {self._people:,} finished", self._figures())
-        return table
-
-    def _figures(self) -> str:
-        done, now = self._done.total(), time.monotonic()
-        share = self._rejected / done if done else 0.0
-        figures = [f"{self._in_work} people in work", f"{self._repairs} repairs", f"{share:.1%} rejected"]
+    def _more(self) -> Iterator[str]:
+        yield f"{self._repairs:,} repairs"
         if self._pool is not None:
-            figures += [f"{self._pool.in_flight} requests in flight", f"{self._pool.retries} retries"]
-        if self._failed:
-            figures.append(f"{self._failed} people failed")
-        if self._recent:
-            spent = sum(tokens for moment, tokens in self._recent if moment >= now - _WINDOW)
-            figures.append(f"{spent / max(min(_WINDOW, self.seconds), 1e-3):,.0f} tokens/s")
-            while len(self._recent) > 1 and self._recent[0][0] < now - _WINDOW:
-                self._recent.popleft()
-        left = sum(self._totals().values()) - done
-        return ", ".join([*figures, f"ETA {duration(self.seconds * left / done) if done else 'unknown'}"])
+            yield f"{self._pool.in_flight} requests in flight, {self._pool.retries} retries"
 
 
 class Totals:
