@@ -98,8 +98,14 @@ def plan_changes(
             f"{updates_per_fact or 'any number of'} times, too few new ones are allowed (shape: plan.changes, plan.balance)"
         )
     totals = rng.choice(fitting)
-    new = _new_by_track(rng, totals, initial, updates_per_fact)
-    operators = _operators(rng, sum(totals.changes.values()) - totals.new)
+    new = {track: _needed_new(track, number, initial, updates_per_fact) for track, number in totals.changes.items()}
+    room = [track for track, number in totals.changes.items() for _ in range(number - new[track])]
+    for track in rng.sample(room, totals.new - sum(new.values())):
+        new[track] += 1
+    # As many of each kind of update as of any other, give or take one, in random order.
+    each, rest = divmod(sum(totals.changes.values()) - totals.new, len(UPDATES))
+    operators = [*(UPDATES * each), *rng.sample(UPDATES, rest)]
+    rng.shuffle(operators)
     planned: list[list[PlannedChange]] = [[] for _ in domains]
     for track in sorted(totals.changes, key=lambda track: (-totals.changes[track], track)):
         events = _place(rng, track, totals.changes[track], domains, planned)
@@ -132,24 +138,6 @@ def _needed_new(track: Track, changes: int, initial: Mapping[Track | None, int],
         return int(changes > 0 and known == 0)
     # changes - new <= (known + new) * updates_per_fact
     return max(0, -(-(changes - known * updates_per_fact) // (updates_per_fact + 1)))
-
-
-def _new_by_track(
-    rng: random.Random, totals: _Totals, initial: Mapping[Track | None, int], updates_per_fact: int | None
-) -> dict[Track, int]:
-    new = {track: _needed_new(track, number, initial, updates_per_fact) for track, number in totals.changes.items()}
-    room = [track for track, number in totals.changes.items() for _ in range(number - new[track])]
-    for track in rng.sample(room, totals.new - sum(new.values())):
-        new[track] += 1
-    return new
-
-
-def _operators(rng: random.Random, number: int) -> list[FactChange]:
-    """As many of each kind of update as of any other, give or take one, in random order."""
-    each, rest = divmod(number, len(UPDATES))
-    operators = [*(UPDATES * each), *rng.sample(UPDATES, rest)]
-    rng.shuffle(operators)
-    return operators
 
 
 def _place(
@@ -368,7 +356,10 @@ def plan_events(
         return _demanding(rng, plan, count, windows)
     domains = _domains(rng, plan, count)
     changes = plan_changes(rng, plan, domains, Counter(fact.track for fact in initial), shape.events.updates_per_fact)
-    goals = _life_goals(rng, scaled_minimum(plan.life_goal_events, count), count)
+    least = scaled_minimum(plan.life_goal_events, count)
+    if least > count:
+        raise DeltaMemError(f"{least} of {count} events cannot serve the life goal (shape: plan.life_goal_events)")
+    goals = set(rng.sample(range(count), min(count, least + rng.randint(0, max(least, 1)))))
     reused = _repeats(rng, plan.reused, changes, len(initial), shape.filling.min)
     return tuple(
         EventSlot(
@@ -458,12 +449,6 @@ def _domains(rng: random.Random, plan: Quotas, count: int) -> list[Domain]:
     domains += [_any_domain(rng) for _ in range(count - len(domains))]
     rng.shuffle(domains)
     return domains
-
-
-def _life_goals(rng: random.Random, minimum: int, count: int) -> set[int]:
-    if minimum > count:
-        raise DeltaMemError(f"{minimum} of {count} events cannot serve the life goal (shape: plan.life_goal_events)")
-    return set(rng.sample(range(count), min(count, minimum + rng.randint(0, max(minimum, 1)))))
 
 
 def _repeats(

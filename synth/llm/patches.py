@@ -50,7 +50,7 @@ def patch_type(unit: Unit) -> type[Record]:
     for name, field in answer.model_fields.items():
         if name not in _KEYS[unit]:
             continue
-        item = _item(answer, name)
+        item: type[Record] = field.annotation.__args__[0]  # type: ignore[union-attr]
         if not _KEYS[unit][name]:
             number: Any = (Annotated[int, Field(ge=1, le=99)], ...)
             item = create_model(f"Numbered{item.__name__}", __base__=item, **{_NUMBER: number})
@@ -97,11 +97,6 @@ def parts_of(unit: Unit) -> str:
     if unit in _REMOVABLE:
         named.append("`removed`: the numbers of parts that are to go")
     return "\n".join(f"- {line}" for line in named)
-
-
-def _item(answer: type[Record], name: str) -> type[Record]:
-    item: type[Record] = answer.model_fields[name].annotation.__args__[0]  # type: ignore[union-attr]
-    return item
 
 
 def _by_key(parts: Any, sent: list[dict[str, Any]], key: str) -> list[Any]:

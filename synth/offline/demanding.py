@@ -52,10 +52,9 @@ from synth.records import (
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
 from synth.validators.base import dates_in, day, memory_stems
-from synth.validators.demands import KEPT_STEMS
+from synth.validators.demands import CORRECTED, KEPT_STEMS
 from synth.validators.speech import occurs, stands_in
 
-CORRECTED = ("assistant_corrected", "self_corrected")
 _OF_INITIAL, _KNOWN_FIRST = 0.25, 0.6
 """Share of the blocks of topics that are for the first memories, and of what nobody has twice; the events share the rest."""
 _EVENTS = 25
@@ -229,18 +228,15 @@ def _vary(stock: _Stock, base: KnownValues, siblings: list[dict[str, str]], shar
     texts = [stems(sibling) for sibling in siblings]
     for number in range(1, len(siblings)):
         own = siblings[number]
-        other = {**own, slot: _another(stock.rng, stock.cast, slot, [*own.values(), *taken])}
+        avoided = [*own.values(), *taken]
+        places = [place for place in stock.cast.places if place not in avoided]
+        value = values().draw(stock.rng, slot, avoided) if values().listed(slot) else stock.rng.choice(places)
+        other = {**own, slot: value}
         text = stems(other)
         others = [texts[at] for at in range(len(siblings)) if at != number]
         if all(2 * len(text & words) >= shared * (len(text) + len(words)) for words in others):
             siblings[number], texts[number] = other, text
             taken.append(other[slot])
-
-
-def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) -> str:
-    if values().listed(slot):
-        return values().draw(rng, slot, taken)
-    return rng.choice([place for place in cast.places if place not in taken])
 
 
 def _planned(

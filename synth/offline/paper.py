@@ -262,17 +262,14 @@ class EventWriter:
             company[other.name] = other.kind.lower()
         return self._written(slot, tuple(changes), company)
 
-    def _category(self) -> str:
-        groups = self._task.preferences.groups
-        return self._rng.choice(groups).category if groups else "leisure"
-
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
         present = {held.known.kind.name for held in self._held.values()}
         kinds: tuple[FactKind, ...] = getattr(facts(), planned.track.value)
         kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
         if planned.track is Track.PREFERENCE:
-            subject = self._category()
+            groups = self._task.preferences.groups
+            subject = rng.choice(groups).category if groups else "leisure"
         elif planned.track is Track.RELATIONSHIP:
             subject = _full_name(rng, self._name)
             while subject in self._names:

@@ -251,16 +251,13 @@ def say_distractor(
         return _aside(rng, file.ways(kind), (), given, asking)
     kinds = [file.kind_of(slot, word) for word, slot in zip(words, slots, strict=True)]
     if len(words) == 1:
-        return _aside(rng, _ways(rng, kind, kinds[0]), words, given, asking)
+        own, general = file.ways(kind, kinds[0]), file.ways(kind, _ANY)
+        ways = general if not own or (general and rng.random() < _GENERAL) else own
+        return _aside(rng, ways, words, given, asking)
     pairs = [((0, 1), file.ways(kind, *kinds)), ((1, 0), file.ways(kind, *reversed(kinds)))]
     pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), file.ways(kind, _ANY, _ANY))]
     order, ways = rng.choice(pairs)
     return _aside(rng, ways, [words[place] for place in order], given, asking)
-
-
-def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[SceneExchange, ...]:
-    own, general = distractors().ways(kind, word), distractors().ways(kind, _ANY)
-    return general if not own or (general and rng.random() < _GENERAL) else own
 
 
 def _aside(

@@ -259,7 +259,7 @@ class SessionWriter:
             if facts and facts[0] not in order[:2]:
                 continue
             turns = self._framed(self._joined([turn for segment in order for turn in segment]))
-            if len(turns) in self._limits.turns and (not facts or self._longest_gap(turns) <= self._limits.largest_gap):
+            if len(turns) in self._limits.turns and (not facts or _longest_gap(turns) <= self._limits.largest_gap):
                 return turns
         return self._framed([turn for segment in (*facts, *others) for turn in segment][: self._limits.turns.max - 2])
 
@@ -298,11 +298,6 @@ class SessionWriter:
             else:
                 found[-1].closing = speaker.say("bye")
         return found
-
-    @staticmethod
-    def _longest_gap(turns: Sequence[PlannedTurn]) -> int:
-        marks = "".join("x" if turn.statements or turn.aside else " " for turn in turns)
-        return max(map(len, marks.split("x")))
 
     def _add_claims(self) -> None:
         """Let the assistant say what it has to say for the user's answers, and what it merely claims."""
@@ -520,6 +515,10 @@ class SessionWriter:
         true = folded(" ".join(fact.text for fact in statement.facts))
         said = [word for word in words if stands_in(folded(word), folded(user)) and stands_in(folded(word), true)]
         return self._rng.choice(said) if said else ""
+
+
+def _longest_gap(turns: Sequence[PlannedTurn]) -> int:
+    return max(map(len, "".join("x" if turn.statements or turn.aside else " " for turn in turns).split("x")))
 
 
 def _groups(facts: Iterable[SessionFact]) -> list[list[SessionFact]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, file_sha256
-from deltamem.sessions import LabelledSession, to_json_line
+from deltamem.sessions import to_json_line
 from deltamem.training.data import open_parquet
 from synth.assembly import labelled_sessions
 from synth.config import LICENCES
@@ -35,7 +35,7 @@ from synth.output.files import (
 )
 from synth.output.probe import CardSample, Findings, figure_rows, write_findings
 from synth.records import Person
-from synth.tasks import RuleViolation, Unit
+from synth.tasks import Unit
 from synth.validators.session import SplitCheck, judge_chain
 
 _LICENCE_IDS = {"generated": "apache-2.0", "file": "unknown", "personahub": "cc-by-nc-sa-4.0"}
@@ -171,8 +171,13 @@ def write_dataset(
         }
         for person in people:
             sessions = list(labelled_sessions(person))
-            verdict = judge_chain(sessions)
-            _demand_none(person, [*verdict.violations, *_split_violations(splits, person, sessions)])
+            verdict, persona = judge_chain(sessions), person.persona
+            violations = [*verdict.violations, *splits.person(persona.person_id, persona.seed, persona.split)]
+            violations += [violation for labelled in sessions for violation in splits.session(labelled)]
+            if violations:
+                rule, message = violations[0]
+                others = f", and {len(violations) - 1} more violations" if len(violations) > 1 else ""
+                raise DeltaMemError(f"{persona.person_id}: {message} (rule {rule}{others}); nothing was written")
             people_file.write(person.model_dump_json() + "\n")
             for labelled in sessions:
                 line = to_json_line(labelled)
@@ -206,20 +211,6 @@ def write_dataset(
 def _write(path: Path, text: str) -> None:
     with atomic_writer(path) as file:
         file.write(text)
-
-
-def _split_violations(splits: SplitCheck, person: Person, sessions: Sequence[LabelledSession]) -> Iterator[RuleViolation]:
-    persona = person.persona
-    yield from splits.person(persona.person_id, persona.seed, persona.split)
-    for labelled in sessions:
-        yield from splits.session(labelled)
-
-
-def _demand_none(person: Person, violations: Sequence[RuleViolation]) -> None:
-    if violations:
-        rule, message = violations[0]
-        others = f", and {len(violations) - 1} more violations" if len(violations) > 1 else ""
-        raise DeltaMemError(f"{person.persona.person_id}: {message} (rule {rule}{others}); nothing was written")
 
 
 def _rejections(person: Person) -> Iterator[dict[str, Any]]:

@@ -140,6 +140,13 @@ def _planned(case: _Case) -> Iterator[tuple[PlannedFact, SessionFact]]:
             yield planned, fact
 
 
+def _by_turn(case: _Case) -> dict[int, list[SessionFact]]:
+    found: dict[int, list[SessionFact]] = {}
+    for planned, fact in _planned(case):
+        found.setdefault(planned.turn, []).append(fact)
+    return found
+
+
 @DIALOGUE.rule("The plan names every fact once and no other.")
 def plan_complete(case: _Case) -> Iterator[str]:
     counts = Counter(planned.fact_id for planned in case.answer.plan)
@@ -176,10 +183,7 @@ def plan_previous_turns(case: _Case) -> Iterator[str]:
 @DIALOGUE.rule("No turn has more planned facts than asked for; those of one statement count as one.")
 def facts_per_turn(case: _Case) -> Iterator[str]:
     limit = case.task.limits.facts_per_turn
-    planned: dict[int, list[SessionFact]] = {}
-    for entry, fact in _planned(case):
-        planned.setdefault(entry.turn, []).append(fact)
-    for number, facts in sorted(planned.items()):
+    for number, facts in sorted(_by_turn(case).items()):
         if (count := _statements(facts)) > limit:
             ids = ", ".join(fact.id for fact in facts)
             yield f"turn {number}: at most {limit} facts may be planned, but there are {count} ({ids})"
@@ -218,10 +222,7 @@ def spread(case: _Case) -> Iterator[str]:
 
 @DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
-    said, limit = _user(case), case.task.limits.facts_per_turn
-    planned: dict[int, list[SessionFact]] = {}
-    for entry, fact in _planned(case):
-        planned.setdefault(entry.turn, []).append(fact)
+    said, limit, planned = _user(case), case.task.limits.facts_per_turn, _by_turn(case)
     at_once: dict[int, list[SessionFact]] = {}
     for fact in case.task.facts:
         # Of a fact that may be said in part, one word can stand anywhere.
@@ -387,10 +388,7 @@ def misspoken_said(case: _Case) -> Iterator[str]:
 
 @DIALOGUE.rule("Of an update that shows by its new value alone, the user does not say the outdated one in its turn.")
 def only_new_value(case: _Case) -> Iterator[str]:
-    turns: dict[int, list[SessionFact]] = {}
-    for planned, fact in _planned(case):
-        turns.setdefault(planned.turn, []).append(fact)
-    for number, facts in turns.items():
+    for number, facts in _by_turn(case).items():
         user = case.answer.turns[number - 1].user
         for fact in facts:
             # What the other facts of the turn have besides their keywords may be said as well.

@@ -7,7 +7,7 @@ answers is no verdict: these rules compare it with the labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from deltamem.text import content_stems
@@ -72,7 +72,9 @@ def said_is_labelled(case: _Reviewed) -> Iterator[str]:
     known = known_texts(case.task)
     labels = {fact.id: frozenset(content_stems(f"{fact.text} {fact.previous_text}")) for fact in case.task.facts}
     stems = [content_stems(text) for text in known]
-    close = _closeness(case, [fact.text for fact in stated], known)
+    close = [-1.0] * len(stated)
+    if case.similarity is not None and stated and known:
+        close = [max(row) for row in case.similarity.between([fact.text for fact in stated], known)]
     for fact, similarity in zip(stated, close, strict=True):
         own = content_stems(fact.text) - name
         # A reader may join what the labels keep apart.
@@ -110,10 +112,3 @@ def known_texts(task: DialogueTask) -> list[str]:
     texts = [text for fact in task.facts for text in (fact.text, fact.previous_text)]
     texts += [*(aside.memory for aside in task.asides), *task.known]
     return [text for text in dict.fromkeys(texts) if text]
-
-
-def _closeness(case: _Reviewed, texts: Sequence[str], known: Sequence[str]) -> list[float]:
-    """How close each text comes to any known one; -1 without an embedding model."""
-    if case.similarity is None or not texts or not known:
-        return [-1.0] * len(texts)
-    return [max(row) for row in case.similarity.between(list(texts), list(known))]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from deltamem.memory import Event, Memory, Operation, apply, check
-from deltamem.sessions import LabelledSession, OperationDifficulty, Split
+from deltamem.sessions import LabelledSession, Split
 from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import KeywordOrigin
@@ -132,7 +132,8 @@ def keywords_said(case: _Labelled) -> Iterator[str]:
     )
     if stated and any(item.provenance == "assistant_confirmed" for item in stated.operations):
         either = utterances_of(tuple(turn.content for turn in session.dialogue), session.person_name)
-    for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
+    planned = stated.operations if stated else repeat(None)
+    for (label, operation, target), demands in zip(_operations(case), planned, strict=False):
         before = target.text if demands and target and operation.event is Event.UPDATE else ""
         origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")
         heard = either if demands and demands.provenance == "assistant_confirmed" else said
@@ -140,12 +141,6 @@ def keywords_said(case: _Labelled) -> Iterator[str]:
             if origin is KeywordOrigin.SAID and heard.turn(keyword) is None:
                 who = "user never says" if heard is said else "two of them never say"
                 yield f"{label}: the {who} {keyword!r}"
-
-
-def _demands(case: _Labelled) -> Iterable[OperationDifficulty | None]:
-    """The difficulty of each operation; None where it was not planned."""
-    difficulty = case.answer.difficulty
-    return difficulty.operations if difficulty else repeat(None)
 
 
 @SINGLE.rule("Where difficulty is stated, it is stated of each operation and agrees with the session.")
