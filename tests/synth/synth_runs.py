@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import cache
@@ -29,8 +30,10 @@ def _composed(overrides: tuple[str, ...]) -> SynthSettings:
 
 
 def synth(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "synth", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    """The command in a process of its own, in which sets have another order."""
+    command, environment = [sys.executable, "-m", "synth", *arguments], {**os.environ, "PYTHONHASHSEED": "77"}
+    given = {"capture_output": True, "text": True, "timeout": timeout, "check": False}
+    return subprocess.run(command, cwd=ROOT, env=environment, **given)
 
 
 def slow(out: Path, *overrides: str, seconds: float, first: int = 0) -> subprocess.Popen[str]:

@@ -36,9 +36,9 @@ def forget(out, shard, person_id):
     path.write_text("".join(lines), "utf-8")
 
 
-def described(out, shard, *, recipe=(), people=(), **changes):
+def described(out, number, *, recipe=(), people=(), **changes):
     """Change what a shard's run says of itself."""
-    path = out / "shards" / f"{shard}-of-3" / "work" / "run.json"
+    path = out / "shards" / f"{number}-of-3" / "work" / "run.json"
     run = json.loads(path.read_text("utf-8"))
     run["recipe"].update(recipe)
     run["people"].update(people)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -78,15 +75,6 @@ def test_a_data_set_without_any_session_is_written_and_says_so(tmp_path, chosen)
     assert (tmp_path / "sessions.jsonl").read_bytes() == b""
     assert manifest["counts"]["rejected/people"] == len(chosen)
     assert "There is no session in this data set" in (tmp_path / "README.md").read_text("utf-8")
-
-
-def test_the_same_people_give_the_same_bytes_in_any_process(tmp_path):
-    write(tmp_path / "a")
-    code = "import sys; from pathlib import Path; from output_cases import write; write(Path(sys.argv[1]))"
-    tests = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{tests / 'synth'}:{tests}", "PYTHONHASHSEED": "77"}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "b")], check=True, env=environment, timeout=120)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_an_older_data_set_is_gone_before_anything_is_written(tmp_path):
