@@ -7,7 +7,9 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from handmade import edit
 from hydra import compose, initialize_config_dir
 
 from deltamem.config import CONFIGS, validated
@@ -17,27 +19,30 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ("shape=demanding_tiny", "people=6", "sessions=2", "seed=3", "embedder=null")
 
 
-def settings(out: Path, *overrides: str) -> SynthSettings:
-    """The settings that the command would make of its arguments; tiny ones if nothing else is said."""
-    return _composed(overrides).model_copy(update={"out": out})
+def settings(out: Path, shape: str = "demanding_tiny", **changes: Any) -> SynthSettings:
+    """The settings that the command would make of its arguments, tiny ones; `changes` are by key, ``llm__slots=7`` too."""
+    named = {key.replace("__", "."): value for key, value in changes.items()}
+    return edit(_composed(shape), {"out": out, **named})
 
 
 @cache
-def _composed(overrides: tuple[str, ...]) -> SynthSettings:
+def _composed(shape: str) -> SynthSettings:
     """Hydra takes a fifth of a second each time."""
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
-        return validated(compose("synth", overrides=[*TINY, "out=unused", *overrides]), SynthSettings)
+        composed = compose("synth", overrides=[*TINY, f"shape={shape}", "out=unused"])
+    return validated(composed, SynthSettings)
 
 
 def synth(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, in which sets have another order."""
-    command, environment = [sys.executable, "-m", "synth", *arguments], {**os.environ, "PYTHONHASHSEED": "77"}
-    given = {"capture_output": True, "text": True, "timeout": timeout, "check": False}
-    return subprocess.run(command, cwd=ROOT, env=environment, **given)
+    command = [sys.executable, "-m", "synth", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def slow(out: Path, *overrides: str, seconds: float, first: int = 0) -> subprocess.Popen[str]:
-    """The command in a process of its own, with so many seconds before each person from the `first` on; announces each."""
+    """The command in a process of its own, in which sets have another order.
+
+    It announces each person and waits so many seconds before each from the `first` on.
+    """
     script = (
         "import asyncio, sys\n"
         "import synth.pipeline\n"
@@ -51,7 +56,8 @@ def slow(out: Path, *overrides: str, seconds: float, first: int = 0) -> subproce
         "main()\n"
     )
     command = [sys.executable, "-c", script, *TINY, f"out={out}", *overrides]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONHASHSEED": "77"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def files(out: Path) -> dict[str, bytes]:

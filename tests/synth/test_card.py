@@ -50,7 +50,7 @@ def test_the_card_says_that_all_people_are_synthetic_and_who_wrote_them(tmp_path
 
 def test_the_numbers_of_the_card_are_those_of_the_data_set(data_set):
     _, text = card(data_set)
-    assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held data_set | 1 | 3 | 2 | 2 | 1 |" in text
+    assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held out | 1 | 3 | 2 | 2 | 1 |" in text
     assert "| rejected | 1 | 1 | | | |" in text
     assert r"| dialogue.user\_first | 10 | 2 | 1 | 1 |" in text
     assert "13 units of work took 16 answers; 2 units were rejected." in text

@@ -30,7 +30,7 @@ def test_no_topic_comes_twice_before_all_of_its_domain_have_come():
 async def drawn(**options):
     writer = Recorder(1)  # it knows no guests and no stray lines, so its dialogues may be rejected
     persona = Persona(person_id="p000001", seed="A baker.", source="generated", split="train")
-    shape = settings("unused", "shape=paper").shape
+    shape = settings("unused", "paper").shape
     await write_person(1, persona, writer, shape, RealNames(1), sessions=6, seed=1, **options)
     tasks = [task for task, *_ in writer.asked]
     slots = [slot for task in tasks if isinstance(task, EventsTask) for slot in task.slots]
@@ -48,12 +48,12 @@ async def test_tasks_hold_what_was_drawn_from_the_seed_and_nothing_without_cards
 
 
 def test_a_language_model_is_asked_for_longer_narratives_and_in_the_demanding_shape_for_cards(tmp_path):
-    def asked(*overrides):
-        found = settings(tmp_path, *overrides)
+    def asked(shape, **changes):
+        found = settings(tmp_path, shape, **changes)
         words = found.asked_shape.events.narrative_words
         return words.min, words.max, found.draws_cards
 
-    assert asked("shape=paper") == (60, 160, False)
-    assert asked("shape=paper", "writer=llm") == (110, 160, False)
-    assert asked("shape=paper", "writer=llm", "llm.narrative_words=0", "llm.cards=true") == (60, 160, True)
-    assert asked("shape=demanding", "writer=llm")[2] and not asked("shape=demanding")[2]
+    assert asked("paper") == (60, 160, False)
+    assert asked("paper", writer="llm") == (110, 160, False)
+    assert asked("paper", writer="llm", llm__narrative_words=0, llm__cards=True) == (60, 160, True)
+    assert asked("demanding", writer="llm")[2] and not asked("demanding")[2]

@@ -1,7 +1,10 @@
 """The estimate: counts that real people have, sizes of real prompts, and arithmetic that can be checked by hand."""
 
 import re
+import sys
 from collections import Counter
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from handmade import edit
@@ -17,10 +20,10 @@ SAMPLE = MeasuredSample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=
 
 @pytest.mark.parametrize(
     ("shape", "sessions", "people", "tolerance"),
-    [("demanding_tiny", 3, 20, 0.4), ("paper", 6, 1, 1.0)],
+    [("demanding_tiny", 3, 20, 0.6), ("paper", 6, 1, 1.0)],
 )
 def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
-    config = settings(tmp_path, f"shape={shape}")
+    config = settings(tmp_path, shape)
     written = offline_people(people, sessions, seed=11, sizes=shape)
     counts = Counter({unit: sum(person.usage[unit].units for person in written if unit in person.usage) for unit in Unit})
     counts = +counts
@@ -33,7 +36,7 @@ def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, peopl
 
 
 def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
-    config = settings(tmp_path, "shape=paper", "sessions=3", "estimate.characters_per_token=1", "estimate.sample_people=1")
+    config = settings(tmp_path, "paper", sessions=3, estimate__characters_per_token=1.0, estimate__sample_people=1)
     sample = measure(config)
     assert set(sample.units) >= set(expected_units(config.shape, 3)) - {Unit.LINKS, Unit.EVOLUTION}
     for unit, size in sample.units.items():
@@ -43,15 +46,16 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
 
 
-OVERRIDES = (
-    "writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1", "estimate.repair_rate=0",
-    "estimate.answer_scale=1", "estimate.reasoning_tokens.high=800", "estimate.decode_tokens_per_second=100",
-    "estimate.prefill_tokens_per_second=1000", "estimate.slot_tokens_per_second=10",
-)  # fmt: skip
+ASSUMED = {
+    "writer": "llm", "people": 10, "llm__reasoning_effort": "high", "llm__slots": 1, "estimate__gpus": 1,
+    "estimate__repair_rate": 0.0, "estimate__answer_scale": 1.0, "estimate__reasoning_tokens__high": 800,
+    "estimate__decode_tokens_per_second": 100.0, "estimate__prefill_tokens_per_second": 1_000.0,
+    "estimate__slot_tokens_per_second": 10.0,
+}  # fmt: skip
 
 
 def test_the_arithmetic(tmp_path):
-    config = settings(tmp_path, *OVERRIDES)
+    config = settings(tmp_path, **ASSUMED)
     calls = sum(expected_units(config.shape, config.sessions).values()) * 10
     found = estimate(config, SAMPLE)
     assert found.total.calls == pytest.approx(calls)
@@ -62,9 +66,9 @@ def test_the_arithmetic(tmp_path):
     assert found.disk_bytes == pytest.approx(10 * 10_000 + calls * 920)
 
 
-@pytest.mark.parametrize(("override", "bound"), [("llm.slots=1000", "GPUs"), ("people=1", "slots")])
-def test_what_the_time_is_bound_by(tmp_path, override, bound):
-    assert estimate(settings(tmp_path, *OVERRIDES, override), SAMPLE).bound == bound
+def test_what_the_time_is_bound_by(tmp_path):
+    assert estimate(settings(tmp_path, **ASSUMED | {"llm__slots": 1_000}), SAMPLE).bound == "GPUs"
+    assert estimate(settings(tmp_path, **ASSUMED | {"people": 1}), SAMPLE).bound == "slots"
 
 
 def test_the_command_says_it_all_and_writes_nothing(tmp_path, command):
@@ -79,15 +83,18 @@ def test_the_command_says_it_all_and_writes_nothing(tmp_path, command):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_is_not_there_is_told(tmp_path, command):
+def test_a_tokenizer_that_is_not_there_is_told(tmp_path, command, monkeypatch):
+    # The real package takes six seconds to say so.
+    loading = SimpleNamespace(from_pretrained=Mock(side_effect=OSError("no such tokenizer\nat all")))
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=loading))
     done = command("estimate", f"estimate.tokenizer={tmp_path}")
     assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert line.startswith(f"error: config key 'estimate.tokenizer': '{tmp_path}' cannot be loaded")
+    sentence = f"config key 'estimate.tokenizer': '{tmp_path}' cannot be loaded: no such tokenizer"
+    assert done.stderr == f"error: {sentence}\n"
 
 
 def test_reviews_are_estimated_only_where_they_are_asked_for(tmp_path):
-    plain = settings(tmp_path, "writer=llm", "estimate.repair_rate=0", "estimate.sample_people=1")
+    plain = settings(tmp_path, writer="llm", estimate__repair_rate=0.0, estimate__sample_people=1)
     both = edit(plain, {"llm.extraction": True, "llm.contradictions": True})
     sample = measure(both)
     without, found = estimate(plain, sample), estimate(both, sample)

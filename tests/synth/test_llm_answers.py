@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from handmade import EVENTS, edit
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer
@@ -72,6 +72,7 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
 }
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.builds(EventGroup, events=st.lists(st.integers(0, 999), max_size=8), thread=st.text(max_size=60).map(plain_text)),

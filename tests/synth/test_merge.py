@@ -18,8 +18,7 @@ def thirds(tmp_path_factory):
     """All three shards, written once."""
     out = tmp_path_factory.mktemp("thirds")
     for number in range(3):
-        # Not as an override, since Hydra would compose a configuration for every shard.
-        assert generate(settings(out).model_copy(update={"shard": Shard(number, 3)})) == 0
+        assert generate(settings(out, shard=Shard(number, 3))) == 0
     return out
 
 

@@ -116,7 +116,7 @@ def tiny(number: int) -> Person:
 
 def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word_or_ends_it() -> None:
     ended = changed = 0
-    for person in map(tiny, range(24)):
+    for person in map(tiny, range(40)):
         name = person.profile.name
         for fact in (fact for session in person.sessions for fact in session.facts if fact.event is Event.UPDATE):
             before, after = (read(name, text) for text in (fact.previous_text, fact.text))

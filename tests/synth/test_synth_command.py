@@ -29,11 +29,6 @@ def test_four_people_from_nothing_to_parquet(tmp_path, command):
         (["peple=4"], "peple"),
         (["people=0"], "config key 'people'"),
         (["shape=huge"], "huge"),
-        (["shape.initial.total.min=5", "shape=demanding_tiny"], "min (5) must not be larger than max (4)"),
-        (["shard=2/2"], "must be i/n with 0 <= i < n"),
-        (["shard=0/500"], "more shards (500) than people (300)"),
-        (["writer=llm", "llm=null"], "writer=llm needs the group llm"),
-        (["personas.source=file"], "source=file needs a path"),
         (["personas.source=file", "personas.path=/nowhere/people.txt"], "/nowhere/people.txt"),
         (
             ["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1", "embedder=null"],
@@ -57,9 +52,25 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told, comman
     assert not (tmp_path / "data" / "dataset.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"shape__initial__total__min": 5}, r"min \(5\) must not be larger than max \(4\)"),
+        ({"shard": "2/2"}, "must be i/n with 0 <= i < n"),
+        ({"shard": "0/500"}, r"more shards \(500\) than people \(6\)"),
+        ({"writer": "llm", "llm": None}, "writer=llm needs the group llm"),
+        ({"personas__source": "file"}, "source=file needs a path"),
+        ({"personas__path": "x"}, "source=generated reads no path"),
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(tmp_path, changes, told):
+    with pytest.raises(ValueError, match=told):
+        settings(tmp_path, **changes)
+
+
 def test_copied_passages_are_found_and_a_person_is_shown(tmp_path, command):
     out, benchmark = tmp_path / "data", tmp_path / "benchmark.txt"
-    assert generate(settings(out, "people=2")) == 0
+    assert generate(settings(out, people=2)) == 0
     shown = command("inspect", str(out), "p000001")
     assert (shown.returncode, shown.stderr) == (0, "") and "p000001" in shown.stdout
     benchmark.write_text("Purple zeppelins navigate treacherous Carpathian valleys carrying marzipan trombones.", "utf-8")
@@ -82,7 +93,7 @@ def test_personas_are_written_and_read_back(tmp_path, command):
 
 def test_names_are_invented_offline_and_real_for_a_language_model(tmp_path):
     kinds = [
-        settings(tmp_path, f"writer={writer}", f"names={names}").real_names
+        settings(tmp_path, writer=writer, names=names).real_names
         for writer in ("offline", "llm")
         for names in ("auto", "invented", "real")
     ]
