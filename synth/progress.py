@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,16 +31,18 @@ class Progress(ProgressDisplay):
             units[unit.stage] += round(count * people)
         console = Console(stderr=True, highlight=False)
         super().__init__(console, {**units, "people": people}, figures=self._more, seconds=seconds)
-        self._pool, self._repairs = pool, 0
+        self._pool, self._started, self._repairs, self._spent = pool, time.monotonic(), 0, 0
 
     def observe(self, unit: Unit, written: UnitResult[Any]) -> None:
         """Count a unit; an `Observer`."""
         self._repairs += len(written.verdicts) - 1
+        self._spent += written.spent_tokens
         self.advance(unit.stage, tokens=written.spent_tokens, failed=written.answer is None)
 
     def _more(self) -> Iterator[str]:
         yield f"{self._repairs:,} repairs"
         if self._pool is not None:
+            yield f"{self._spent / max(time.monotonic() - self._started, 1e-3):,.0f} tokens/s"
             yield f"{self._pool.in_flight} requests in flight, {self._pool.retries} retries"
 
 
