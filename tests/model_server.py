@@ -46,8 +46,7 @@ Brain = Callable[[Sequence[Mapping[str, str]], random.Random], str]
 
 def synthesis_brain() -> Brain:
     """The same good answer to a task whenever it is put; asked for parts, the parts in which the last answer differs."""
-    from synth.llm.answers import ANSWERS
-    from synth.llm.patches import patch_type
+    from synth.llm.answers import ANSWERS, patch_type
     from synth.llm.writer import read_task
     from synth.offline import answer
     from synth.records import Dialogue

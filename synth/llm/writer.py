@@ -25,11 +25,14 @@ from synth.llm.answers import (
     AnswerReading,
     FormatError,
     answer_schema,
+    can_be_patched,
+    parts_of,
+    patch_type,
+    patched,
     read_answer,
     record_schema,
     thinking_tokens,
 )
-from synth.llm.patches import can_be_patched, parts_of, patch_type, patched
 from synth.llm.pool import EndpointPool
 from synth.records import Dialogue, Record
 from synth.tasks import (

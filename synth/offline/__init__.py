@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from synth.offline import demanding, paper, short, talk
+from synth.offline import demanding, paper, talk
 from synth.records import Record
 from synth.tasks import AnswerT, DialogueTask, EventsTask, FillingTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
@@ -58,7 +58,7 @@ def _filling(task: FillingTask, rng: random.Random) -> Record:
 
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
     if task.asides or not task.facts or task.facts[0].difficulty is not None:
-        return (short.write_dialogue if task.limits.verbatim else talk.write_dialogue)(task, rng)
+        return talk.write_dialogue(task, rng)
     return paper.write_dialogue(task, rng)
 
 

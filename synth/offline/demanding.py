@@ -51,9 +51,8 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
-from synth.validators.base import dates_in, day, memory_stems
+from synth.validators.base import dates_in, day, memory_stems, occurs, stands_in
 from synth.validators.demands import CORRECTED, KEPT_STEMS
-from synth.validators.speech import occurs, stands_in
 
 _OF_INITIAL, _KNOWN_FIRST = 0.25, 0.6
 """Share of the blocks of topics that are for the first memories, and of what nobody has twice; the events share the rest."""

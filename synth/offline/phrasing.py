@@ -16,8 +16,7 @@ from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, KnownValues, details_of, ends_of, read, values
 from synth.records import SessionFact
 from synth.tasks import DialogueTask
-from synth.validators.base import dates_in
-from synth.validators.speech import occurs
+from synth.validators.base import dates_in, occurs
 
 
 @dataclass(slots=True)

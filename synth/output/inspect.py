@@ -19,7 +19,7 @@ from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, read_people, read_unfinished
 from synth.records import Dialogue, LifeEvent, Person, Profile, Rejection, SessionFact, SynthSession
 from synth.tasks import Unit
-from synth.validators.speech import occurs
+from synth.validators.base import occurs
 
 _MARKS = {Event.ADD: ("+", "green"), Event.UPDATE: ("~", "yellow"), Event.NONE: ("=", "cyan")}
 

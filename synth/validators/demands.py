@@ -14,8 +14,7 @@ from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import Fact, FactChange, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, without_dates
-from synth.validators.speech import occurs, stands_in
+from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, occurs, stands_in, without_dates
 
 REVISION = RuleSet(Unit.REVISION)
 """Rules of a `RevisionTask`'s answer."""

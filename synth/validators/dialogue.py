@@ -14,8 +14,7 @@ from deltamem.text import MONTHS, WEEKDAYS, content_words, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import Case, RuleSet, invented_full_names
-from synth.validators.speech import Utterances, stands_in, uses, utterance, utterances_of
+from synth.validators.base import Case, RuleSet, Utterances, invented_full_names, stands_in, uses, utterance, utterances_of
 
 DIALOGUE = RuleSet(Unit.DIALOGUE)
 """Rules of a `DialogueTask`'s answer."""

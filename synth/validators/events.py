@@ -25,8 +25,7 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, repeated
-from synth.validators.speech import occurs, stands_in
+from synth.validators.base import Case, RuleSet, Worded, occurs, repeated, stands_in
 
 EVENTS, LIFE = RuleSet(Unit.EVENTS), RuleSet("life")
 EventsCase = Case[EventsTask, Events]

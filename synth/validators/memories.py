@@ -11,9 +11,8 @@ from deltamem.text import content_stems, content_words, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, invented_full_names, invented_names, numbered
+from synth.validators.base import Case, RuleSet, Worded, invented_full_names, invented_names, numbered, occurs
 from synth.validators.demands import add_session_plans
-from synth.validators.speech import occurs
 
 LINKS, EVOLUTION, FILLING = RuleSet(Unit.LINKS), RuleSet(Unit.EVOLUTION), RuleSet(Unit.FILLING)
 

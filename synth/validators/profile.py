@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from deltamem.text import normalised
 from synth.records import DynamicPart, FixedPart, Preference, PreferenceGroup, Preferences, Track
 from synth.tasks import DynamicTask, FixedTask, InitialFacts, InitialTask, PreferencesTask, Unit
-from synth.validators.base import Case, RuleSet, numbered, repeated
+from synth.validators.base import Case, RuleSet, numbered, occurs, repeated
 from synth.validators.demands import add_initial_plans
-from synth.validators.speech import occurs
 
 FIXED, DYNAMIC = RuleSet(Unit.FIXED), RuleSet(Unit.DYNAMIC)
 PREFERENCES, INITIAL = RuleSet(Unit.PREFERENCES), RuleSet(Unit.INITIAL)

@@ -20,8 +20,18 @@ from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import KeywordOrigin
 from synth.tasks import RuleVerdict, RuleViolation
-from synth.validators.base import Case, RuleSet, judge, keyword_origins, memory_stems, rivals, starts_with_name
-from synth.validators.speech import occurs, stands_in, utterances_of
+from synth.validators.base import (
+    Case,
+    RuleSet,
+    judge,
+    keyword_origins,
+    memory_stems,
+    occurs,
+    rivals,
+    stands_in,
+    starts_with_name,
+    utterances_of,
+)
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
 """Rules of each labelled session by itself, and of each two that follow one another in a person's life."""

@@ -12,8 +12,7 @@ from llm_cases import written_by
 from scripted_server import completion, replies
 
 from deltamem.runs import JsonLinesStore
-from synth.llm.answers import record_schema
-from synth.llm.patches import can_be_patched, patch_type, patched
+from synth.llm.answers import can_be_patched, patch_type, patched, record_schema
 from synth.records import Dialogue
 from synth.tasks import Filling, InitialFacts, Unit, UnitResult
 from synth.validators import judge_answer

@@ -38,9 +38,8 @@ from synth.person import write_person
 from synth.pools import pools
 from synth.records import Aside, AsideKind, Dialogue, Person, Persona
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import invented_full_names
+from synth.validators.base import invented_full_names, occurs
 from synth.validators.session import judge_chain
-from synth.validators.speech import occurs
 
 NAME = "Belno"
 CAST = Cast(NAME, "train")

@@ -20,8 +20,7 @@ from vllm_server import NAME, serve, vllm_python, write_tiny_model
 
 from deltamem.runs import JsonLinesStore
 from synth.config import PersonaSettings, Range
-from synth.llm.answers import FORMAT_RULES, SCHEMA, TRUNCATED
-from synth.llm.patches import can_be_patched
+from synth.llm.answers import FORMAT_RULES, SCHEMA, TRUNCATED, can_be_patched
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import LLMWriter, contradictions_task, extraction_task
 from synth.names import InventedNames

@@ -11,8 +11,8 @@ from deltamem.memory import Event
 from deltamem.sessions import OperationDifficulty
 from synth.records import Dialogue, Exchange
 from synth.validators import UNIT_RULES, judge_answer
+from synth.validators.base import Utterances, uses
 from synth.validators.dialogue import SIMILAR
-from synth.validators.speech import Utterances, uses
 
 TASK, _ = CASES["dialogue"]
 TURNS, ENTRIES = DIALOGUE.turns, DIALOGUE.plan
