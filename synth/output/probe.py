@@ -209,18 +209,6 @@ class FigureRow(NamedTuple):
     """What the shape `demanding` aims at; empty where it aims at nothing."""
 
 
-class PolicyRow(NamedTuple):
-    """A shallow policy as it is shown: means with their 95% intervals by person."""
-
-    name: str
-    description: str
-    transition: str
-    retrieval: str
-    reward: str
-    searches: bool
-    aim: str
-
-
 _PARTS = ("transition", "retrieval", "reward")
 _FIGURES = (
     ("labels", "ADD", "ADD, of operations", "%", ""),
@@ -266,16 +254,6 @@ def figure_rows(findings: Findings) -> list[FigureRow]:
     return rows
 
 
-def policy_rows(findings: Findings) -> list[PolicyRow]:
-    """The shallow policies, those that see only the session first; none without an embedding model."""
-    rows = []
-    for name, found in findings["policies"].items():
-        transition, retrieval, reward = (interval_text(found["parts"][part]) for part in _PARTS)
-        shown = name.replace("_", " "), found["description"], transition, retrieval, reward
-        rows.append(PolicyRow(*shown, searches=found["searches"], aim=_AIMS.get(name, "")))
-    return rows
-
-
 def tables(findings: Findings) -> list[Table]:
     """The findings for the terminal."""
     judged = f"{findings['sessions']['heldout']:,} sessions of {findings['people']['heldout']:,} people held out"
@@ -294,12 +272,13 @@ def tables(findings: Findings) -> list[Table]:
             f"{judged}; 95% intervals by person; {findings['making']['embedder']}. Format is 1 for all; without a search, "
             "retrieval is earned only where no memory is due."
         )
-        for heading in ("transition", "retrieval", "reward"):
+        for heading in _PARTS:
             policies.add_column(heading, justify="right", no_wrap=True)
         policies.add_column("aim", no_wrap=True)
-        for policy in policy_rows(findings):
-            cells = (policy.transition, *(cell.partition(" ")[0] for cell in (policy.retrieval, policy.reward)))
-            policies.add_row(f"{policy.name}: {policy.description}", *cells, policy.aim)
+        for name, policy in findings["policies"].items():
+            transition, retrieval, reward = (interval_text(policy["parts"][part]) for part in _PARTS)
+            cells = transition, retrieval.partition(" ")[0], reward.partition(" ")[0], _AIMS.get(name, "")
+            policies.add_row(f"{name.replace('_', ' ')}: {policy['description']}", *cells)
         found.append(policies)
     return found
 

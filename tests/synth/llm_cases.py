@@ -56,3 +56,13 @@ async def written_by(
         async with open_writer(server.url, store, **changes) as writer:
             written = await writer.write(task, PLACE)
     return written, server.requests
+
+
+def broken(written: UnitResult[Any]) -> list[list[str]]:
+    """The broken rules of each attempt."""
+    return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
+
+
+def names(requests: list[dict[str, Any]]) -> list[str]:
+    """What each request asks for."""
+    return [request["response_format"]["json_schema"]["name"] for request in requests]

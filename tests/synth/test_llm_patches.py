@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from handmade import CASES, edit
-from llm_cases import written_by
+from llm_cases import broken, names, written_by
 from scripted_server import completion, replies
 
 from deltamem.runs import JsonLinesStore
@@ -82,16 +82,12 @@ async def write(store: JsonLinesStore, *answers: str, repairs: int = 2) -> tuple
     return await written_by(script, store, TASK, repairs=repairs)
 
 
-def rules(written: UnitResult[Any]) -> list[list[str]]:
-    return [sorted({violation.rule for violation in verdict.violations}) for verdict in written.verdicts]
-
-
 async def test_only_the_wrong_turns_are_asked_for_and_the_whole_is_judged(store: JsonLinesStore) -> None:
     first = {violation.rule for violation in judge_answer(TASK, SILENT).violations}
     assert {"dialogue.keywords_said", "dialogue.user_first"} <= first
     written, requests = await write(store, SILENT.model_dump_json(), sent(turn(3)), sent(turn(4)))
     assert written.answer == GOOD
-    assert rules(written) == [sorted(first), ["dialogue.user_first"], []]
+    assert [set(rules) for rules in broken(written)] == [first, {"dialogue.user_first"}, set()]
     for request, standing in zip(requests[1:], (SILENT, edit(GOOD, {"turns.3": SILENT.turns[3].model_dump()})), strict=True):
         assistant, user = request["messages"][2:]
         assert request["messages"][:2] == requests[0]["messages"]
@@ -105,9 +101,7 @@ async def test_only_the_wrong_turns_are_asked_for_and_the_whole_is_judged(store:
 async def test_a_patch_that_helps_nothing_leads_to_the_whole(store: JsonLinesStore) -> None:
     written, requests = await write(store, SILENT.model_dump_json(), sent(turn(3, SILENT)), GOOD.model_dump_json())
     assert written.answer == GOOD
-    assert [request["response_format"]["json_schema"]["name"] for request in requests] == [
-        "dialogue", "dialogue_patch", "dialogue",
-    ]  # fmt: skip
+    assert names(requests) == ["dialogue", "dialogue_patch", "dialogue"]
 
 
 async def test_the_better_of_two_broken_answers_is_mended(store: JsonLinesStore) -> None:
@@ -124,7 +118,7 @@ async def test_an_unreadable_patch_loses_nothing(store: JsonLinesStore) -> None:
         store, SILENT.model_dump_json(), '{"plan": [], "turns": [{"number": 0}]}', GOOD.model_dump_json()
     )
     assert written.answer == GOOD
-    assert rules(written)[1] == ["format.schema"]
+    assert set(broken(written)[1]) == {"format.schema"}
     standing, complaint = requests[2]["messages"][2:]
     assert json.loads(standing["content"]) == SILENT.model_dump(mode="json")
     assert "- format.schema: turns[0].number" in complaint["content"] and "- dialogue.user_first" in complaint["content"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from handmade import CASES, NAME, edit
-from llm_cases import written_by
+from llm_cases import broken, names, written_by
 from scripted_server import Reply, completion
 
 from deltamem.runs import JsonLinesStore
@@ -48,14 +48,6 @@ async def write(
         return completion(answer, tokens=40, prompt_tokens=100)
 
     return await written_by(script, store, TASK, **({"extraction": True} | changes))
-
-
-def names(requests: list[dict[str, Any]]) -> list[str]:
-    return [request["response_format"]["json_schema"]["name"] for request in requests]
-
-
-def broken(written: UnitResult[Any]) -> list[list[str]]:
-    return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
 
 
 PATCH = json.dumps({"plan": [], "asides": [], "turns": [{"number": 5, **GOOD.turns[4].model_dump()}]})

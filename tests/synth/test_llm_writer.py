@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings, open_writer, written_by
+from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, broken, llm_settings, names, open_writer, written_by
 from offline_people import shape
 from scripted_server import Reply, Served, completion, failure, replies, serve, too_long
 
@@ -30,10 +30,6 @@ async def write(
 ) -> UnitResult[FixedPart]:
     async with open_writer(server.url, store, seed=seed, **changes) as writer:
         return await writer.write(task, place)
-
-
-def broken(written: UnitResult[FixedPart]) -> list[list[str]]:
-    return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
 
 
 async def test_a_good_answer_is_taken_at_once(store: JsonLinesStore) -> None:
@@ -149,10 +145,7 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
             assert await write_person(*parts, sessions=13, seed=1) == first
     assert first.rejections == () and len(first.sessions) == 13 and first.violations == {}
     assert len(server.requests) == asked == sum(usage.units for usage in first.usage.values())
-    assert {request["response_format"]["json_schema"]["name"] for request in server.requests} == set(Unit) - {
-        Unit.REVISION,
-        *REVIEWS,
-    }
+    assert set(names(server.requests)) == set(Unit) - {Unit.REVISION, *REVIEWS}
 
 
 def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> None:

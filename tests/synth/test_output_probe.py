@@ -14,7 +14,7 @@ from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Turn
 from synth.assembly import labelled_sessions
 from synth.output import probe
-from synth.output.probe import find, planned_turns, policy_rows
+from synth.output.probe import find, planned_turns, tables
 
 TIME = datetime(2026, 4, 5, 20, 1)
 
@@ -66,9 +66,11 @@ def test_variety_is_measured_on_as_many_words_for_all(monkeypatch):
 def test_policies_come_with_an_embedder_and_their_options():
     found = find(*some(), embedder=CachedEmbedder(WordEmbedder()))
     assert found["making"]["embedder"] == "words" and found["making"]["options"]["tau"] == 0.75
-    rows = {row.name: row for row in policy_rows(found)}
-    assert rows["gold"].transition == "1.000 [1.000, 1.000]"
-    assert rows["do nothing"].transition.startswith("0.500") and rows["copy all"].aim == "at most .45"
+    [_, policies] = tables(found)
+    names, transitions, *_, aims = (list(column.cells) for column in policies.columns)
+    rows = {name.partition(":")[0]: row for name, *row in zip(names, transitions, aims, strict=True)}
+    assert rows["gold"][0] == "1.000 [1.000, 1.000]"
+    assert rows["do nothing"][0].startswith("0.500") and rows["copy all"][1] == "at most .45"
     assert found["cues"]["target_nearest"] is None  # nobody held out has an UPDATE
     assert json.loads(json.dumps(found)) == found
 
