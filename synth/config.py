@@ -164,7 +164,7 @@ class Shape(StrictModel):
     dialogue: DialogueLimits
 
     @model_validator(mode="after")
-    def _in_time(self) -> Self:
+    def _consistent(self) -> Self:
         if isinstance(self.plan, Demands) and self.plan.days_after.max >= self.days_between.min:
             raise ValueError("plan.days_after must end before the next event, so be less than days_between")
         return self

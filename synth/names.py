@@ -55,7 +55,7 @@ class Names(StrictModel):
     regions: tuple[Region, ...]
 
     @model_validator(mode="after")
-    def _unique(self) -> Self:
+    def _consistent(self) -> Self:
         unique(tuple(name for region in self.regions for name in region.female + region.male))
         unique(tuple(name for region in self.regions for name in region.surnames))
         return self

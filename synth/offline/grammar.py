@@ -241,7 +241,7 @@ class Speech(StrictModel):
     """Beginnings of sentences that somebody who is short leaves out."""
 
     @model_validator(mode="after")
-    def _lower(self) -> Self:
+    def _consistent(self) -> Self:
         for words in (self.contractions, self.casual, self.formal, self.second):
             if any(key != key.lower() for key in words):
                 raise ValueError("what is replaced is given in small letters")

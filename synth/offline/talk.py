@@ -204,7 +204,7 @@ class SessionWriter:
         rng, speaker, phrasing = self._rng, self._speaker, self._phrasing
         cast = speaker.cast
         for _ in range(_TRIES):
-            topic = rng.choice(_own())
+            topic = rng.choice([topic for topic in topics() if not topic.other])
             strange = {
                 slot: cast.name(rng) if slot_source(slot) == PERSON else cast.place(rng)
                 for slot in topic.slots
@@ -234,10 +234,12 @@ class SessionWriter:
 
     def _touches(self, text: str) -> bool:
         """Whether a text has something that a fact of the session is about."""
+        facts = self._task.facts
+        return self._has(text, (word for fact in facts for word in fact.keywords)) or _says_outdated(text, facts)
+
+    def _has(self, text: str, words: Iterable[str]) -> bool:
         said, name = folded(text), self._task.fixed.name
-        return any(
-            _may_use(said, word) and uses(text, word, name) for fact in self._task.facts for word in fact.keywords
-        ) or any(stands_in(folded(word), said) for fact in self._task.facts for word in fact.outdated)
+        return any(_may_use(said, word) and uses(text, word, name) for word in words)
 
     def _aside(self, aside: Aside) -> PlannedTurn:
         given, slots = self._speaker.around({}), slots_of(self._task.fixed.name, aside)
@@ -274,7 +276,9 @@ class SessionWriter:
                 close = 3 * len(stems & told) > len(stems) or 3 * len(stems & (told | content_stems(turn.user))) > 2 * len(
                     stems
                 )
-                if not close and not _says_outdated(turn.user, last.statements):
+                if not close and not _says_outdated(
+                    turn.user, (fact for statement in last.statements for fact in statement.facts)
+                ):
                     spare -= 1
                     found[-1] = replace(last, user=turn.user, assistant=turn.assistant, kept=turn.kept, aside=turn.aside)
                     continue
@@ -456,19 +460,14 @@ class SessionWriter:
             parts, follow = self._drawn(place, user)
             text = " ".join(map(finished, parts))
             long = len(text.split()) >= self._limits.assistant_words.min
-            if long and text not in self._answered and not self._early(text, place):
+            later = (word for word, first in self._pending.items() if first > place)
+            if long and text not in self._answered and not self._has(text, later):
                 break
         else:
             parts, follow = [self._speaker.say("ack_safe"), *([turn.assistant] if turn.user else [])], ()
         self._follow = follow
         self._answered.add(text)
         return " ".join(finished(part) for part in (*parts, turn.asked) if part)
-
-    def _early(self, text: str, place: int) -> bool:
-        said, name = folded(text), self._task.fixed.name
-        return any(
-            first > place and _may_use(said, word) and uses(text, word, name) for word, first in self._pending.items()
-        )
 
     def _drawn(self, place: int, user: str) -> tuple[list[str], Sequence[str]]:
         """What the assistant may answer to facts, and what the user may answer to that."""
@@ -555,11 +554,6 @@ def _beginnings(keyword: str) -> tuple[str, ...]:
 
 
 @cache
-def _own() -> tuple[Topic, ...]:
-    return tuple(topic for topic in topics() if not topic.other)
-
-
-@cache
 def _without_people() -> tuple[Topic, ...]:
     """Topics that may be about anybody."""
     known = {PLACE, *values().lists}
@@ -577,12 +571,10 @@ def _near(statements: Iterable[Statement], stems: frozenset[str]) -> bool:
     return any(2 * len(stems & content_stems(fact.text)) > len(stems) for told in statements for fact in told.facts)
 
 
-def _says_outdated(text: str, statements: Iterable[Statement]) -> bool:
-    """Whether a text says a value that statements of its turn make outdated."""
+def _says_outdated(text: str, facts: Iterable[SessionFact]) -> bool:
+    """Whether a text says a value that the facts make outdated."""
     said = folded(text)
-    return any(
-        stands_in(folded(value), said) for statement in statements for fact in statement.facts for value in fact.outdated
-    )
+    return any(stands_in(folded(value), said) for fact in facts for value in fact.outdated)
 
 
 def _area(statement: Statement) -> str:
@@ -591,14 +583,11 @@ def _area(statement: Statement) -> str:
 
 def _spoils(one: Statement, other: Statement) -> bool:
     """Whether one statement says a value that the other one makes outdated without saying it."""
-    return any(
-        stands_in(folded(value), folded(sentence))
-        for first, second in ((one, other), (other, one))
-        for fact in first.facts
-        if fact.event is Event.UPDATE and fact.signal == "value"
-        for value in fact.outdated
-        for sentence in second.said
-    )
+
+    def bare(told: Statement) -> list[SessionFact]:
+        return [fact for fact in told.facts if fact.event is Event.UPDATE and fact.signal == "value"]
+
+    return any(_says_outdated(text, bare(first)) for first, second in ((one, other), (other, one)) for text in second.said)
 
 
 # --- the tiny form: the segments in a few words, without a greeting and a goodbye ------------------------------------------
@@ -622,7 +611,7 @@ class _ShortWriter(SessionWriter):
     def _scene(self) -> Segment:
         for _ in range(_TRIES):
             user = self._chat()
-            if not any(stands_in(folded(word), folded(user)) for fact in self._task.facts for word in fact.outdated):
+            if not _says_outdated(user, self._task.facts):
                 break
         return [PlannedTurn(user=user)]
 
