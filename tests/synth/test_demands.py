@@ -26,7 +26,7 @@ PLAN = SHAPE.plan
 PEOPLE = 3
 
 
-def written(number, *, sessions=25, sizes=SHAPE, writer=None):
+def written(number, *, sessions=15, sizes=SHAPE, writer=None):
     writer = writer or Recorder(1)
     persona = PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
     run = write_person(number, persona, writer, sizes, InventedNames(1), sessions=sessions, seed=1)
@@ -45,11 +45,11 @@ def sessions(lives):
 
 def test_the_shares_hold_over_a_data_set(sessions):
     events = Counter(operation.event for labelled in sessions for operation in labelled.operations)
-    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.03)
-    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.03)
-    assert mean(not labelled.operations for labelled in sessions) == pytest.approx(PLAN.idle, abs=0.04)
+    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.04)
+    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.04)
+    assert mean(not labelled.operations for labelled in sessions) == pytest.approx(PLAN.idle, abs=0.06)
     late = mean("time=days_after" in labelled.difficulty.cells() for labelled in sessions if labelled.operations)
-    assert late == pytest.approx(PLAN.late, abs=0.1)
+    assert late == pytest.approx(PLAN.late, abs=0.2)
 
 
 def test_a_due_memory_has_its_rivals_in_the_bank(lives):
@@ -114,7 +114,7 @@ def test_operations_do_not_follow_the_order_of_the_story(lives):
         for session in person.sessions
         for earlier, later in pairwise(session.facts)
     ]
-    assert mean(steps) == pytest.approx(0.5, abs=0.07)
+    assert mean(steps) == pytest.approx(0.5, abs=0.1)
     for writer, _ in lives:
         for task, _, _ in writer.asked:
             if isinstance(task, DialogueTask):
