@@ -90,10 +90,8 @@ class KnownTexts:
         # By id, not by the change's own text before: that may have been erased.
         key = self._texts.pop(memory_id, None)
         if key is not None:
-            rest = tuple(other for other in self._ids[key] if other != memory_id)
-            if rest:
-                self._ids[key] = rest
-            else:
+            self._ids[key] = tuple(other for other in self._ids[key] if other != memory_id)
+            if not self._ids[key]:
                 del self._ids[key]
 
 
@@ -122,7 +120,6 @@ class Deduplicated:
     """Operations after `drop_known`: those that are left, and how many were corrected or refused, by reason."""
 
     operations: tuple[Operation, ...]
-    origins: tuple[int, ...]  # For each of them its index among the operations given
     notes: Counter[Adjustment]
 
 
@@ -157,12 +154,12 @@ def drop_known(
         earlier_text: Given a text, the id of a memory that had it earlier (equal once `normalised`), or None.
 
     Returns:
-        The operations that remain, in order, each with the text of one that was given; doing it twice changes nothing.
+        What remains, in order, each operation with the text of one that was given; doing it twice changes nothing.
     """
 
     @cache  # made when it is first needed, because most sessions recall nothing
     def own_words() -> SourceFinder:
-        own = [replace(turn, content=_MARKED.sub("", _rewrite(turn.content, known, _removed))) for turn in dialogue]
+        own = [replace(turn, content=_MARKED.sub("", _rewrite(turn.content, known, lambda _: ""))) for turn in dialogue]
         return SourceFinder(own, person_name)
 
     def said(text: str, before: str) -> bool:
@@ -196,7 +193,7 @@ def drop_known(
                 written.add(text)
                 kept[index] = operation
     named = {operation.target_memory_id for operation in operations if operation.event is not Event.ADD}
-    result: dict[int, Operation] = {}
+    result: list[Operation] = []
     for index, operation in enumerate(operations):
         corrected = kept.get(index, operation if operation.event is Event.NONE else None)
         if corrected is None:
@@ -205,8 +202,8 @@ def drop_known(
             if corrected.target_memory_id in named:
                 continue
             named.add(corrected.target_memory_id)
-        result[index] = corrected
-    return Deduplicated(tuple(result.values()), tuple(result), notes)
+        result.append(corrected)
+    return Deduplicated(tuple(result), notes)
 
 
 def _covering(text: str, hits: Sequence[Hit]) -> Hit | None:
@@ -223,10 +220,6 @@ def _covering(text: str, hits: Sequence[Hit]) -> Hit | None:
     return None
 
 
-def _removed(passage: str) -> str:
-    return ""
-
-
 def _rewrite(content: str, known: KnownTexts, change: Callable[[str], str]) -> str:
     """Change the passages of a turn that are memories. Costs lookups a sentence, whatever the number of memories."""
     return "".join(
@@ -235,6 +228,9 @@ def _rewrite(content: str, known: KnownTexts, change: Callable[[str], str]) -> s
 
 
 def _rewrite_line(line: str, known: KnownTexts, change: Callable[[str], str]) -> Iterator[str]:
+    def quoted(opening: str, inner: str, closing: str) -> str:
+        return opening + (change(inner) if known.ids(inner) else inner) + closing
+
     bounds = sorted({0, *(match.end() for match in _SENTENCE.finditer(line)), len(line)})
     start, last = 0, len(bounds) - 1
     while start < last:
@@ -251,13 +247,8 @@ def _rewrite_line(line: str, known: KnownTexts, change: Callable[[str], str]) ->
                 break
         else:
             piece = line[bounds[start] : bounds[start + 1]]
-            yield _QUOTED.sub(lambda match: _rewrite_quoted(match, known, change), piece)
+            yield _QUOTED.sub(lambda match: quoted(match[0][0], match[match.lastindex or 1], match[0][-1]), piece)
             start += 1
-
-
-def _rewrite_quoted(match: re.Match[str], known: KnownTexts, change: Callable[[str], str]) -> str:
-    inner = match[match.lastindex or 1]
-    return match[0][0] + change(inner) + match[0][-1] if known.ids(inner) else match[0]
 
 
 def _memory_begins(piece: str, known: KnownTexts) -> int | None:

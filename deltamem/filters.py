@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any, cast
 
 from deltamem.errors import DeltaMemError
@@ -38,42 +39,28 @@ def read_filter(filters: object) -> Test:
     Raises:
         FilterError: If it is none; the sentence names what is wrong.
     """
-    if _conditions(filters, 1) > MOST_CONDITIONS:
-        raise FilterError(f"filter: more than {MOST_CONDITIONS} conditions")
-    return _filter(filters, 1)
+    return _filter(filters, 1, count(1))
 
 
-def _conditions(given: object, depth: int) -> int:
-    """How many there are, as far as they can be understood."""
-    if depth > MOST_NESTED or not isinstance(given, Mapping):
-        return 1
-    count = 0
-    for key, value in given.items():
-        if key in FILTER_WORDS:
-            count += sum(_conditions(part, depth + 1) for part in (value if isinstance(value, list | tuple) else [value]))
-        else:
-            count += len(value) if isinstance(value, Mapping) else 1
-    return count
-
-
-def _filter(given: object, depth: int) -> Test:
+def _filter(given: object, depth: int, conditions: Iterator[int]) -> Test:
+    """The test of a filter at a depth; `conditions` counts those of all."""
     if depth > MOST_NESTED:
         raise FilterError(f"filter: nested deeper than {MOST_NESTED}")
     if not isinstance(given, Mapping):
         raise FilterError(f'filter: expected an object such as {{"topic": "work"}}, not {_kind(given)}')
-    return _all([_entry(key, value, depth) for key, value in given.items()])
+    return _all([_entry(key, value, depth, conditions) for key, value in given.items()])
 
 
-def _entry(key: object, value: object, depth: int) -> Test:
+def _entry(key: object, value: object, depth: int, conditions: Iterator[int]) -> Test:
     if not isinstance(key, str):
         raise FilterError(f"filter: {key!r} is no key")
     if key not in FILTER_WORDS:
-        return _condition(key, value)
+        return _condition(key, value, conditions)
     if key == "NOT" and isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list | tuple) or not value:
         raise FilterError(f"filter: {key} needs a list of filters that is not empty, not {_kind(value)}")
-    tests = [_filter(one, depth + 1) for one in value]
+    tests = [_filter(one, depth + 1, conditions) for one in value]
     if key == "AND":
         return _all(tests)
     wanted = key == "OR"
@@ -84,12 +71,24 @@ def _all(tests: list[Test]) -> Test:
     return lambda metadata: all(test(metadata) for test in tests)
 
 
-def _condition(key: str, given: object) -> Test:
+def _condition(key: str, given: object, conditions: Iterator[int]) -> Test:
     operators = given if isinstance(given, Mapping) else {"eq": given}
     if not operators:
         raise FilterError(f'filter: the condition on {key!r} is an empty object; expected operators such as {{"eq": 1}}')
-    tests = [_operator(key, name, operand) for name, operand in operators.items()]
+    tests = []
+    for (name, operand), number in zip(operators.items(), conditions, strict=False):
+        if number > MOST_CONDITIONS:
+            raise FilterError(f"filter: more than {MOST_CONDITIONS} conditions")
+        tests.append(_operator(key, name, operand))
     return lambda metadata: all(test(metadata.get(key)) for test in tests)
+
+
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
 
 
 def _operator(key: str, name: object, operand: object) -> Callable[[Value], bool]:
@@ -106,11 +105,19 @@ def _operator(key: str, name: object, operand: object) -> Callable[[Value], bool
         case "gt" | "gte" | "lt" | "lte":
             if not (isinstance(operand, str) or _is_number(operand)):
                 raise FilterError(f"{where} needs a number or a text, not {_kind(operand)}")
-            return _order(name, cast(str | int | float, operand))
+            compare = _ORDERS[name]
+            if isinstance(operand, str):
+                return lambda value: isinstance(value, str) and compare(value, operand)
+            return lambda value: _is_number(value) and compare(value, operand)
         case "contains" | "icontains":
             if not isinstance(operand, str):
                 raise FilterError(f"{where} needs a text, not {_kind(operand)}")
-            return _contains(operand, case=name == "contains")
+            form: Callable[[str], str] = str if name == "contains" else str.casefold
+            part = form(operand)
+            # A list of texts holds it as an item, a text anywhere.
+            return lambda value: (
+                part in form(value) if isinstance(value, str) else isinstance(value, tuple) and part in map(form, value)
+            )
     known = "eq, ne, in, nin, gt, gte, lt, lte, contains, icontains"
     raise FilterError(f"filter: {name!r} of {key!r} is no operator; there are {known}")
 
@@ -123,33 +130,6 @@ def equal(one: Value, other: Value) -> bool:
 def _told_apart(value: Value) -> tuple[bool, Value]:
     """What is the same for equal values only, see `equal`."""
     return isinstance(value, bool), value
-
-
-_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "gt": operator.gt,
-    "gte": operator.ge,
-    "lt": operator.lt,
-    "lte": operator.le,
-}
-
-
-def _order(name: str, operand: str | int | float) -> Callable[[Value], bool]:
-    compare = _ORDERS[name]
-    if isinstance(operand, str):
-        return lambda value: isinstance(value, str) and compare(value, operand)
-    return lambda value: _is_number(value) and compare(value, operand)
-
-
-def _contains(part: str, *, case: bool) -> Callable[[Value], bool]:
-    form: Callable[[str], str] = str if case else str.casefold
-    wanted = form(part)
-
-    def test(value: Value) -> bool:
-        if isinstance(value, str):
-            return wanted in form(value)
-        return isinstance(value, tuple) and any(wanted == form(item) for item in value)
-
-    return test
 
 
 def _value(given: object, where: str) -> Value:

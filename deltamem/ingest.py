@@ -73,18 +73,9 @@ def take_step(
     turns: Sequence[tuple[int, ...]],
     metadata: Metadata = NO_METADATA,
 ) -> AppliedChanges:
-    """Apply operations and describe what they did to each memory.
+    """Apply operations, see `deltamem.memory.apply`, and describe what each did to its memory.
 
-    Args:
-        state: The prior state.
-        operations: Valid operations (see `deltamem.memory.check`).
-        time: The session's time.
-        new_ids: Ids for the added memories.
-        turns: For each operation the numbers of its source turns.
-        metadata: Of the session, see `deltamem.memory.apply`.
-
-    Returns:
-        The next state, and one change an operation. An UPDATE that repeats the stored text is recorded as NONE.
+    `turns` are for each operation the numbers of its source turns. An UPDATE that repeats the stored text becomes a NONE.
 
     Raises:
         ValueError: If an operation cannot be applied.
@@ -214,7 +205,10 @@ class SessionReader:
     async def _converse(self, session: Session, view: OverlayBank, reading: SessionReading) -> Trajectory | None:
         """Run the episode; again if its answer cannot be read. None if none of the answers can."""
         for attempt in range(self._attempts):
-            policy = MeteredPolicy(self._for_attempt(attempt))
+            asked = self._policy
+            if isinstance(asked, ScopedPolicy):
+                asked = asked.for_scope(self._owned.owner, attempt)
+            policy = MeteredPolicy(asked)
             episode = Episode(session, view.state.keys(), self._episode)
 
             async def search(queries: Sequence[str]) -> list[Memory]:
@@ -229,11 +223,6 @@ class SessionReader:
             if trajectory.operations is not None:
                 return trajectory
         return None
-
-    def _for_attempt(self, attempt: int) -> Policy:
-        if isinstance(self._policy, ScopedPolicy):
-            return self._policy.for_scope(self._owned.owner, attempt)
-        return self._policy
 
     # In a thread, both: the embedding model computes, and a bank may ask a server.
 

@@ -20,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
-from deltamem.bank.store import MemoryStore, Progress, SearcherKind, UserStore, searcher_kind
+from deltamem.bank.store import MemoryStore, Progress, SearcherKind, searcher_kind
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
@@ -85,10 +85,11 @@ class MemoryManager:
         self.person_name = self.settings.person_name or owner
         self._store = store
         self._policy = policy
-        self._owned = store.bank(owner)
+        self.owned = store.bank(owner)
+        """The owner's journal and bank, for plug-ins that keep something beside them."""
         self._reader = SessionReader(
             store,
-            self._owned,
+            self.owned,
             policy,
             self.settings.episode,
             window_tokens=self.settings.window_tokens,
@@ -96,13 +97,8 @@ class MemoryManager:
         )
         if searcher is None and self.settings.retrieval != "similarity":
             searcher = searcher_kind(self.settings.retrieval)
-        self.searcher = None if searcher is None else searcher(self._owned, store.embedder, self.person_name, relabel=True)
+        self.searcher = None if searcher is None else searcher(self.owned, store.embedder, self.person_name, relabel=True)
         self._closes_store = False
-
-    @property
-    def owned(self) -> UserStore:
-        """The owner's journal and bank, for plug-ins that keep something beside them."""
-        return self._owned
 
     @classmethod
     def open(
@@ -154,7 +150,7 @@ class MemoryManager:
         """
         started = clock.perf_counter()
         self._check(session)
-        async with self._owned.turn():
+        async with self.owned.turn():
             return await self._searchable(await self._ingest(session, started))
 
     async def enqueue(self, session: Session) -> Job:
@@ -167,7 +163,7 @@ class MemoryManager:
             DeltaMemError: If the session has no id or no turns, or belongs to somebody else.
         """
         self._check(session)
-        return await asyncio.to_thread(self._owned.enqueue, session)
+        return await asyncio.to_thread(self.owned.enqueue, session)
 
     async def ingest_job(self, job_id: str) -> Transition | None:
         """Read the session of a job, as `ingest` does; None if there is no such job now, or it is done.
@@ -178,8 +174,8 @@ class MemoryManager:
             LLMError: If the model cannot be reached; nothing is recorded then.
         """
         started = clock.perf_counter()
-        async with self._owned.turn():
-            session = await asyncio.to_thread(self._owned.journal.job_session, job_id)
+        async with self.owned.turn():
+            session = await asyncio.to_thread(self.owned.journal.job_session, job_id)
             return None if session is None else await self._searchable(await self._ingest(session, started))
 
     async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
@@ -193,8 +189,8 @@ class MemoryManager:
             DeltaMemError: If there are no edits, `actor` or a text is empty, metadata is not flat, or a memory is not in
                 the state.
         """
-        async with self._owned.turn():
-            return await asyncio.to_thread(self._owned.edit, edits, actor)
+        async with self.owned.turn():
+            return await asyncio.to_thread(self.owned.edit, edits, actor)
 
     async def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
         """The `k` memories most similar to a query that meet the filters (`deltamem.filters`), by falling similarity.
@@ -221,7 +217,7 @@ class MemoryManager:
             raise ValueError(f"k must be at least 1, not {k}")
         if self.searcher is not None:
             return [list((await self.searcher.search(query, k, filters, among)).hits) for query in queries]
-        return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters, among)
+        return await asyncio.to_thread(self.owned.search, self._store.embedder.queries, queries, k, filters, among)
 
     def memories(
         self,
@@ -243,11 +239,11 @@ class MemoryManager:
             FilterError: If the filters cannot be understood.
             DeltaMemError: If there is no such point, or `after` is no id of a memory.
         """
-        return self._owned.page(self.state(point), {} if filters is None else filters, after)[:limit]
+        return self.owned.page(self.state(point), {} if filters is None else filters, after)[:limit]
 
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""
-        return self._owned.bank.state if point is None else self._owned.journal.state(point)
+        return self.owned.bank.state if point is None else self.owned.journal.state(point)
 
     @property
     def journal(self) -> OwnerJournal:
@@ -255,41 +251,41 @@ class MemoryManager:
 
         Whatever takes the id of a memory takes its UUID as well.
         """
-        return self._owned.journal
+        return self.owned.journal
 
     @property
     def position(self) -> int:
         """The journal position of the present `state`, without reading the disk."""
-        return self._owned.bank.position
+        return self.owned.bank.position
 
     @property
     def erased(self) -> bool:
         """Whether the owner was erased since; then the manager refuses everything, and a new one has to be made."""
-        return self._owned.erased
+        return self.owned.erased
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """Everything that happened to a memory, oldest first; see `deltamem.journal.owner.OwnerJournal.history`."""
-        return self._owned.journal.history(memory_id)
+        return self.owned.journal.history(memory_id)
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
         """The sessions, turns and edits that a memory comes from; see `deltamem.journal.owner.OwnerJournal.blame`."""
-        return self._owned.journal.blame(memory_id)
+        return self.owned.journal.blame(memory_id)
 
     def diff(self, before: Point, after: Point = None) -> Diff:
         """What changed between two points, memory by memory."""
-        return self._owned.journal.diff(before, after)
+        return self.owned.journal.diff(before, after)
 
     async def audit(self) -> Audit:
         """Look for duplicates, contradictions and unsupported memories, see `deltamem.audit`."""
-        return await asyncio.to_thread(audit_owner, self._owned, self.person_name)
+        return await asyncio.to_thread(audit_owner, self.owned, self.person_name)
 
     async def rollback(self, to: Point) -> Entry:
         """Restore the state of an earlier point. It is a new journal entry, so it can itself be rolled back.
 
         Sessions after that point count as not ingested and may be given again.
         """
-        async with self._owned.turn():
-            return await asyncio.to_thread(self._owned.rollback, self._owned.journal.resolve(to))
+        async with self.owned.turn():
+            return await asyncio.to_thread(self.owned.rollback, self.owned.journal.resolve(to))
 
     async def forget(self, memory_id: str) -> Entry:
         """Erase a memory for good, with its history and the turns it came from; that it happened is recorded.
@@ -299,8 +295,8 @@ class MemoryManager:
         Raises:
             DeltaMemError: If there never was such a memory.
         """
-        async with self._owned.turn():
-            entry = await asyncio.to_thread(self._owned.forget, memory_id)
+        async with self.owned.turn():
+            entry = await asyncio.to_thread(self.owned.forget, memory_id)
             await self._forget_answers()
             return entry
 
@@ -310,8 +306,8 @@ class MemoryManager:
         Returns:
             What is recorded of it. Memories that there are not, or that are forgotten already, are left out.
         """
-        async with self._owned.turn():
-            entries = await asyncio.to_thread(self._owned.forget_all, memory_ids)
+        async with self.owned.turn():
+            entries = await asyncio.to_thread(self.owned.forget_all, memory_ids)
             await self._forget_answers()
             return entries
 
@@ -320,14 +316,14 @@ class MemoryManager:
 
         The manager cannot be used afterwards.
         """
-        async with self._owned.turn():
+        async with self.owned.turn():
             erasure = await asyncio.to_thread(self._store.erase_owner, self.owner)
             await self._forget_answers()
             return erasure
 
     def export(self, stream: TextIO) -> Counts:
         """Write the state and the whole journal as JSON lines."""
-        return export_owner(self._owned.journal, stream)
+        return export_owner(self.owned.journal, stream)
 
     async def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
         """Read what `export` wrote into this owner's empty journal; vectors are computed again.
@@ -337,9 +333,9 @@ class MemoryManager:
         Raises:
             DeltaMemError: If the journal is not empty or the export is damaged; nothing is imported then.
         """
-        async with self._owned.turn():
-            counts = await asyncio.to_thread(import_owner, self._owned.journal, stream, rename=rename)
-            await asyncio.to_thread(self._owned.reload)
+        async with self.owned.turn():
+            counts = await asyncio.to_thread(import_owner, self.owned.journal, stream, rename=rename)
+            await asyncio.to_thread(self.owned.reload)
             return counts
 
     async def close(self) -> None:
@@ -364,70 +360,50 @@ class MemoryManager:
             raise DeltaMemError(f"session {session.id!r} has no turns")
 
     async def _ingest(self, session: Session, started: float) -> Transition:
+        journal = self.owned.journal
         for attempt in itertools.count(1):
-            if self._owned.journal.session_position(session.id) is not None:
-                break
+            position, state = journal.session_position(session.id), self.owned.bank.state
+            step = Transition(self.owner, session.id, session.time, Outcome.KNOWN, state, state, position=position)
             try:
-                return await self._read_and_record(session, started)
+                if position is None:
+                    step = await self._read_and_record(session, step)
+                elif journal.session_digest(session.id) != digest_of(session):
+                    note = f"session {session.id!r} was ingested before with other content; nothing was changed"
+                    step = replace(step, notes=(note,))
+                break
             except (StaleJournalError, SessionKnownError):
                 # A write whose caller was cancelled ends without holding the turn: read again, against what it left.
                 if attempt == _CONFLICTS:
                     raise
-        return self._known(session, started)
+        return replace(step, seconds=clock.perf_counter() - started)
 
-    def _known(self, session: Session, started: float) -> Transition:
-        journal = self._owned.journal
-        state = self._owned.bank.state
-        other = journal.session_digest(session.id) != digest_of(session)
-        return Transition(
-            self.owner,
-            session.id,
-            session.time,
-            Outcome.KNOWN,
-            state,
-            state,
-            position=journal.session_position(session.id),
-            notes=(f"session {session.id!r} was ingested before with other content; nothing was changed",) if other else (),
-            seconds=clock.perf_counter() - started,
-        )
-
-    async def _read_and_record(self, session: Session, started: float) -> Transition:
-        before = self._owned.bank.state
+    async def _read_and_record(self, session: Session, step: Transition) -> Transition:
         reading = await self._reader.read(session)
-        position = None
-        if reading.readable:
-            entry = await asyncio.to_thread(
-                self._owned.commit,
-                session,
-                reading.changes,
-                reading.state,
-                reading.vectors,
-                started_from=reading.started_from,
-                model=self._policy.name,
-                prompt_hash=self._prompt_hash(),
-                violations=reading.violations,
-                keep_dialogue=self.settings.keep_dialogue,
-            )
-            position = entry.position
-        return Transition(
-            self.owner,
-            session.id,
-            session.time,
-            Outcome.APPLIED if reading.readable else Outcome.UNREADABLE,
-            before,
-            reading.state if reading.readable else before,
-            changes=tuple(reading.changes) if reading.readable else (),
-            position=position,
+        step = replace(
+            step,
+            outcome=Outcome.UNREADABLE,
             violations=dict(reading.violations),
             notes=tuple(reading.notes),
             parts=reading.parts,
             usage=reading.usage,
-            seconds=clock.perf_counter() - started,
         )
-
-    def _prompt_hash(self) -> str:
+        if not reading.readable:
+            return step
         hashes = self.settings.episode.prompt_hashes
-        return hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest()
+        entry = await asyncio.to_thread(
+            self.owned.commit,
+            session,
+            reading.changes,
+            reading.state,
+            reading.vectors,
+            started_from=reading.started_from,
+            model=self._policy.name,
+            prompt_hash=hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest(),
+            violations=reading.violations,
+            keep_dialogue=self.settings.keep_dialogue,
+        )
+        changes = tuple(reading.changes)
+        return replace(step, outcome=Outcome.APPLIED, after=reading.state, changes=changes, position=entry.position)
 
     async def _searchable(self, transition: Transition) -> Transition:
         """The transition, once `search` finds what it wrote; a failure is a note, and made up for later."""

@@ -196,11 +196,6 @@ class MemoryState(Mapping[str, Memory]):
         """The memories in iteration order."""
         return tuple(self._memories.values())
 
-    @property
-    def entries(self) -> frozenset[tuple[str, str]]:
-        """The ``(id, text)`` pairs by which two states are compared."""
-        return frozenset((memory.id, memory.text) for memory in self._memories.values())
-
 
 class OperationProblem(StrEnum):
     """Why an operation cannot be applied to a state."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,8 @@ class UserStore:
             DeltaMemError: If somebody else has the turn, who may need the event loop that runs in this thread.
         """
         if not self._turn.acquire(blocking=False):
-            if _in_event_loop():
+            with suppress(RuntimeError):  # no event loop runs here
+                asyncio.get_running_loop()
                 raise DeltaMemError(f"the memory of {self.owner!r} is being written; await the asynchronous method instead")
             self._turn.acquire()
         try:
@@ -172,10 +173,10 @@ class UserStore:
         violations: Mapping[str, int],
         keep_dialogue: bool,
     ) -> Entry:
-        """Record a session and move the bank on; when this returns the session is durable.
+        """Record a session, see `OwnerJournal.append`, and move the bank on; when this returns the session is durable.
 
-        The arguments are those of `OwnerJournal.append`; the bank moves to `state`, with the `vectors` of new and changed
-        texts by id. `started_from` is the position whose state the session was read against.
+        The bank moves to `state`, with the `vectors` of new and changed texts by id. `started_from` is the position whose
+        state the session was read against.
 
         Raises:
             SessionKnownError: If the session id has been applied before.
@@ -233,7 +234,10 @@ class UserStore:
         May be repeated, should an earlier call have ended between journal and index.
         """
         with self.writing():
-            entry = self._forgotten(memory_id) or self.journal.forget(memory_id)
+            past = self.journal.history(memory_id)
+            forgotten = [entry for entry, _ in past if entry.kind is EntryKind.FORGET]
+            known = all(change.erased for _, change in past) and forgotten
+            entry = forgotten[-1] if known else self.journal.forget(memory_id)
             if entry.position > self.bank.position:
                 self._move(entry, self.journal.state(), {})
             self.bank.purge()
@@ -255,13 +259,6 @@ class UserStore:
             state = self.journal.state()
             self.bank.update(state, self._vectors(state), self.journal.head)
             self._known = None
-
-    def _forgotten(self, memory_id: str) -> Entry | None:
-        """The entry that forgot a memory, if it is forgotten already."""
-        past = self.journal.history(memory_id)
-        if not all(change.erased for _, change in past):
-            return None
-        return next((entry for entry, _ in reversed(past) if entry.kind is EntryKind.FORGET), None)
 
     def _vectors(self, state: MemoryState) -> dict[str, Vectors]:
         stale = stale_ids(self.bank.state, state)
@@ -330,14 +327,6 @@ def searcher_kind(name: str) -> SearcherKind:
     """
     kind: SearcherKind = plugins.load("searchers", name)
     return kind
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 INDEX_FOLDER = "index"
@@ -416,7 +405,16 @@ class MemoryStore:
         """
         with self._opening:
             if owner not in self._banks:
-                self._banks[owner] = self._open_bank(owner)
+                journal = self.journal.owner(owner)
+                bank: MemoryBank
+                if self._index is None:
+                    state = journal.state()
+                    vectors = self.embedder.documents([memory.text for memory in state.memories])
+                    bank = SnapshotBank(owner, state, vectors, journal.head)
+                else:
+                    progress = None if self._progress is None else partial(self._progress, owner)
+                    bank = self._index.bank(journal, self.embedder, progress)
+                self._banks[owner] = UserStore(journal, bank, self.embedder.documents)
             return self._banks[owner]
 
     def owners(self) -> list[str]:
@@ -450,18 +448,6 @@ class MemoryStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _open_bank(self, owner: str) -> UserStore:
-        journal = self.journal.owner(owner)
-        bank: MemoryBank
-        if self._index is None:
-            state = journal.state()
-            vectors = self.embedder.documents([memory.text for memory in state.memories])
-            bank = SnapshotBank(owner, state, vectors, journal.head)
-        else:
-            progress = None if self._progress is None else partial(self._progress, owner)
-            bank = self._index.bank(journal, self.embedder, progress)
-        return UserStore(journal, bank, self.embedder.documents)
-
 
 def lock_folder(folder: Path) -> FileLock:
     """Lock a bank for this process.
@@ -474,18 +460,13 @@ def lock_folder(folder: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = _holder(folder)
+        holder = "another process"
+        with suppress(OSError):
+            pid = (folder / "holder").read_text(encoding="ascii").strip()
+            holder = "this process" if pid == str(os.getpid()) else f"process {pid}"
         raise DeltaMemError(
             f"{folder} is in use by {holder}; one process at a time may open a memory store "
             "(share one MemoryStore within a process; commands that only read the journal need no lock)"
         ) from None
     (folder / "holder").write_text(str(os.getpid()), encoding="ascii")
     return lock
-
-
-def _holder(folder: Path) -> str:
-    try:
-        pid = (folder / "holder").read_text(encoding="ascii").strip()
-    except OSError:
-        return "another process"
-    return "this process" if pid == str(os.getpid()) else f"process {pid}"

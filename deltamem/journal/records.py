@@ -45,10 +45,8 @@ class Change:
 
     event: ChangeEvent
     memory_id: str
-    before: Memory | None
-    """None for ADD."""
-    after: Memory | None
-    """None for REMOVE."""
+    before: Memory | None  # None for ADD
+    after: Memory | None  # None for REMOVE
     turns: tuple[int, ...] = ()
     """Numbers of the session's turns that the text comes from, counted from 1; empty if none was found."""
     erased: bool = False
@@ -59,29 +57,20 @@ class Change:
 class Entry:
     """One transaction of an owner's journal. Only entries of sessions have a session id, a model and a prompt hash."""
 
-    position: int
-    """1, 2, 3, ... without gaps within an owner's journal."""
+    position: int  # 1, 2, 3, ... without gaps within an owner's journal
     kind: EntryKind
-    recorded_at: datetime
-    """In UTC."""
-    changes: tuple[Change, ...]
-    """In order. May be empty: a session without anything worth remembering is recorded too."""
+    recorded_at: datetime  # In UTC
+    changes: tuple[Change, ...]  # In order. Empty for a session without anything worth remembering
     session_id: str | None = None
     session_time: datetime | None = None
     """Of an edit the latest time that it writes; None if it writes none, or an effective entry before it is later."""
     model: str | None = None
-    prompt_hash: str | None = None
-    """sha256 over the prompts in use."""
-    violations: Mapping[str, int] = field(default_factory=dict)
-    """What was refused or corrected, counted by name."""
-    restored: int | None = None
-    """The position whose state a rollback restored."""
-    actor: str | None = None
-    """Who made an edit; None for every other kind."""
-    undone: bool = False
-    """Whether a later rollback took this entry back."""
-    session_digest: str | None = None
-    """See `digest_of`."""
+    prompt_hash: str | None = None  # sha256 over the prompts in use
+    violations: Mapping[str, int] = field(default_factory=dict)  # What was refused or corrected, counted by name
+    restored: int | None = None  # The position whose state a rollback restored
+    actor: str | None = None  # Who made an edit; None for every other kind
+    undone: bool = False  # Whether a later rollback took this entry back
+    session_digest: str | None = None  # See `digest_of`
 
 
 class HistoryStep(NamedTuple):
@@ -123,31 +112,19 @@ class Origin:
 
     @classmethod
     def of(cls, entry: Entry, change: Change, dialogue: Sequence[Turn]) -> Origin:
-        """The origin that a change of an entry is; `dialogue` are the stored turns of its session.
-
-        Raises:
-            ValueError: If the change removes the memory.
-        """
-        if change.after is None:
-            raise ValueError(f"journal entry {entry.position} removes {change.memory_id}, which is no origin")
+        """The origin that a change of an entry is; `dialogue` are the stored turns of its session."""
+        assert change.after is not None, "what removes a memory is no origin"
         turns = tuple(
             SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
             if number <= len(dialogue)
             else SourceTurn(number, None, None)
             for number in change.turns
         )
-        return cls(
-            change.event,
-            change.after.text,
-            change.after.metadata,
-            entry.position,
-            entry.session_id,
-            entry.session_time,
-            entry.model,
-            entry.actor,
-            entry.recorded_at,
-            turns,
-        )
+        of_entry = {name: getattr(entry, name) for name in _OF_ENTRY}
+        return cls(change.event, change.after.text, change.after.metadata, turns=turns, **of_entry)
+
+
+_OF_ENTRY = ("position", "session_id", "session_time", "model", "actor", "recorded_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +158,13 @@ class Forgotten:
     def blank(self, turns: Sequence[list[str]], numbers: Collection[int] = ()) -> bool:
         """Empty, in place, the turns (role and content) that repeat a text or have one of some numbers, from 1.
 
-        Returns:
-            Whether there were any.
+        Returns whether there were any.
         """
-        gone = [
-            turn
-            for number, turn in enumerate(turns, start=1)
-            if turn[1] and (number in numbers or self.repeated_in(turn[1]))
-        ]
-        for turn in gone:
-            turn[1] = ""
-        return bool(gone)
+        found = False
+        for number, turn in enumerate(turns, start=1):
+            if turn[1] and (number in numbers or self.repeated_in(turn[1])):
+                turn[1], found = "", True
+        return found
 
 
 def memory_number(memory_id: str) -> int | None:
@@ -230,12 +203,8 @@ def shape_problem(change: Change) -> str | None:
 def lineage(head: int, restored: Mapping[int, int]) -> list[range]:
     """The positions that the state at `head` descends from: ``L(p) = {p} + L(restored[p] if p is a rollback else p - 1)``.
 
-    Args:
-        head: The last position.
-        restored: For the position of each rollback, the position that it restored, which is smaller.
-
-    Returns:
-        Ranges of positions, ascending and disjoint.
+    `restored` holds for the position of each rollback the smaller one that it restored. The ranges are ascending and
+    disjoint.
     """
     ranges: list[range] = []
     end = head
@@ -264,21 +233,14 @@ def changes_between(before: MemoryState, after: MemoryState) -> list[Change]:
 
 def same(one: Memory | None, other: Memory | None) -> bool:
     """Whether two memories are stored alike. Written times are compared: equal instants may be written differently."""
-    if one is None or other is None:
-        return one is other
-    return (one.id, one.text, one.time.isoformat(), one.metadata) == (
-        other.id,
-        other.text,
-        other.time.isoformat(),
-        other.metadata,
-    )
+    left, right = ((m.id, m.text, m.time.isoformat(), m.metadata) if m is not None else None for m in (one, other))
+    return left == right
 
 
 def step(memories: dict[str, Memory], change: Change) -> str | None:
-    """Apply one change to the memories of a state, in place.
+    """Apply one change to the memories of a state, in place; returns why it does not follow from them, None if it does.
 
-    Returns:
-        Why it does not follow from them; None if it does. Erased changes are part of no state and do nothing.
+    Erased changes are part of no state and do nothing.
     """
     if change.erased:
         return None
@@ -292,17 +254,11 @@ def step(memories: dict[str, Memory], change: Change) -> str | None:
 
 
 def problems_of(entries: Iterable[Entry], restored: Mapping[int, int], state_at: Callable[[int], MemoryState]) -> list[str]:
-    """Replay a journal and compare.
+    """Replay a journal and compare with the states after its positions that it answers itself.
 
-    Args:
-        entries: All entries in order.
-        restored: For the position of each rollback, the position that it restored.
-        state_at: The state after a position, as the journal answers it.
-
-    Returns:
-        What is wrong, a sentence each: positions with gaps, changes that do not follow from the state before them,
-        rollbacks that restored something else, wrong `undone` marks, sessions applied twice, and states that differ
-        from the replay.
+    Returns what is wrong, a sentence each: positions with gaps, changes that do not follow from the state before them,
+    rollbacks that restored something else, wrong `undone` marks, sessions applied twice, and states that differ from the
+    replay. See `lineage` for `restored`.
     """
     problems: list[str] = []
     undone: dict[int, bool] = {}

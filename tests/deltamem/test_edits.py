@@ -91,7 +91,7 @@ async def test_a_refused_write_changes_nothing(edits: list[Edit], actor: str, se
     with pytest.raises(DeltaMemError, match=sentence):
         await memory.write(edits, actor)
     assert memory.state() == before and await memory.search("Boston") == hits
-    assert memory._owned.journal.head == 1
+    assert memory.owned.journal.head == 1
     assert (await memory.ingest(said(memory, "s2", "My dog is Rex."))).outcome is Outcome.APPLIED
 
 
@@ -133,7 +133,7 @@ async def test_an_edited_bank_survives_closing_export_and_erasure(tmp_path: Path
     with MemoryStore.open(tmp_path / "two", WordEmbedder()) as store:
         copy = MemoryManager(store, "ann", RulePolicy())
         await copy.import_from(stream)
-        assert texts(copy.state()) == {"m3": "Ann reads."} and copy._owned.journal.verify() == []
+        assert texts(copy.state()) == {"m3": "Ann reads."} and copy.owned.journal.verify() == []
 
 
 async def test_metadata_goes_where_the_memory_goes() -> None:
@@ -154,14 +154,14 @@ async def test_metadata_goes_where_the_memory_goes() -> None:
     assert memory.state()["m1"].metadata["topic"] == "sport"
     await memory.write([Retract("m1")], "ann")
     await memory.rollback(4)
-    assert memory.state()["m1"].metadata["topic"] == "sport" and memory._owned.journal.verify() == []
+    assert memory.state()["m1"].metadata["topic"] == "sport" and memory.owned.journal.verify() == []
     stream = io.StringIO()
     memory.export(stream)
     stream.seek(0)
     copy = manager()
     await copy.import_from(stream)
     assert copy.state() == memory.state() and copy.blame("m1") == memory.blame("m1")
-    assert copy._owned.journal.verify() == []
+    assert copy.owned.journal.verify() == []
 
 
 async def test_a_session_gives_its_metadata_to_what_it_writes() -> None:

@@ -106,7 +106,7 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
         check(store, owner)
     os.write(acks, b"checked\n")
     for session in map(a_session, range(count)):
-        if managers[session.person_id]._owned.journal.session_position(session.id) is None:
+        if managers[session.person_id].owned.journal.session_position(session.id) is None:
             done = await managers[session.person_id].ingest(session)
             assert done.outcome == "applied" and not done.violations, done
             os.write(acks, f"{session.id}\n".encode())
@@ -117,7 +117,7 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
 
 async def edit(memory: MemoryManager, count: int, acks: int) -> None:
     """Edits of two changes each: one rewrites m1, the other adds a memory."""
-    journal = memory._owned.journal
+    journal = memory.owned.journal
     for number in range(sum(entry.kind is EntryKind.EDIT for entry in journal.entries()), count):
         said = f"{memory.person_name}'s edit is edit{number}."
         await memory.write([Update("m1", said, metadata={"n": number}), Add(said, START, {"n": number})], "child")
@@ -145,7 +145,7 @@ def main(job: str, folder: Path, count: int) -> None:
     from deltamem.bank.chroma import ChromaBank
 
     stage = Stage(folder)
-    chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
+    chroma.ChromaIndex.flush_every = FLUSH_EVERY
     OwnerJournal.append = stage.during("commit", OwnerJournal.append)  # type: ignore[method-assign]
     MemoryManager.ingest_job = stage.during("read", MemoryManager.ingest_job)  # type: ignore[method-assign]
     JobQueue._end = stage.during("end", JobQueue._end)  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def main(job: str, folder: Path, count: int) -> None:
     ChromaBank.purge = stage.during("purge", ChromaBank.purge)  # type: ignore[method-assign]
     deltamem.journal.transfer.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
     UserStore.reload = stage.during("reload", UserStore.reload)  # type: ignore[method-assign]
-    chroma._create = stage.during("rebuild", chroma._create)
+    chroma.ChromaIndex._replace = stage.during("rebuild", chroma.ChromaIndex._replace)  # type: ignore[method-assign]
     acks = os.open(f"{folder}.acks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with stage.during("open", MemoryStore.open)(folder, WordEmbedder()) as store:
         bank = stage.during("open", store.bank)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
 from episode_texts import WordEmbedder, add, none, outputs, search, update
 from hypothesis import settings
-from model_outputs import INJECTIONS, KINDS, ODD_TEXTS, Outputs, model_outputs
+from model_outputs import INJECTIONS, ODD_TEXTS, Outputs, model_outputs
 from trust_checks import check_explained, check_journal
 
 from deltamem.bank.store import MemoryStore
-from deltamem.dedup import KnownTexts, drop_known
 from deltamem.episode import Message, read_turn
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import Outcome, take_step
-from deltamem.journal.journal import Journal
-from deltamem.journal.records import EntryKind
+from deltamem.ingest import Outcome
 from deltamem.manager import ManagerSettings, MemoryManager
-from deltamem.memory import MemoryState, fresh_ids
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
 
@@ -50,76 +45,13 @@ class Scripted:
         return Completion(self.said[-1], truncated=False, tokens=1)
 
 
-@pytest.mark.slow
-def test_twenty_thousand_outputs_through_parser_and_apply(record_property: Callable[[str, object], None]) -> None:
-    counts: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    started = time.perf_counter()
-    texts = model_outputs(SEED, 20_000, IDS)
-    for chunk in _batched(texts, 400):
-        with Journal.open(None) as file:
-            journal = file.owner("ann")
-            state, known = MemoryState(), KnownTexts(MemoryState())
-            for number, (kind, text) in enumerate(chunk):
-                kinds[kind] += 1
-                turn = read_turn(text, state.keys())
-                violations = Counter(str(violation) for violation in turn.violations)
-                assert turn.queries is None or turn.operations is None
-                if turn.operations is None:
-                    counts["search" if turn.queries else "unreadable"] += 1
-                    assert turn.queries or violations
-                    continue
-                dialogue = [Turn("user", text[:200]), Turn("assistant", "I see.")]
-                settled = drop_known(
-                    turn.operations,
-                    known=known,
-                    neighbours={},
-                    dialogue=dialogue,
-                    person_name="Ann",
-                    earlier_text=journal.text_owner,
-                )
-                violations.update({str(name): count for name, count in settled.notes.items()})
-                new_ids = fresh_ids([f"m{journal.next_id_number() - 1}"])
-                time_now = START + timedelta(minutes=number)
-                step = take_step(state, settled.operations, time_now, new_ids, [()] * len(settled.operations))
-                check_explained([text], state, step.state, step.changes, violations)
-                session = Session("ann", "Ann", time_now, tuple(dialogue), f"s{number}")
-                journal.append(EntryKind.SESSION, step.changes, session=_storable(session), violations=violations)
-                known = known.updated(step.changes)
-                counts["operations applied"] += len(step.changes)
-                counts["refusals and corrections"] += violations.total()
-                counts["applied" if not violations else "applied in part"] += 1
-                state = step.state
-            check_journal(journal, state)
-    seconds = time.perf_counter() - started
-    counts["outputs"] = kinds.total()
-    record_property("outcomes", {str(name): count for name, count in counts.items()})
-    record_property("kinds", {str(name): count for name, count in kinds.items()})
-    print(f"\n{dict(counts)}\n{dict(kinds)}\n{seconds:.1f} s")
-    assert kinds.total() == 20_000 and set(kinds) == {name for name, _, _ in KINDS}
-    # The fuzzing must reach behind the parser, or it shows nothing.
-    assert min(counts[name] for name in ("applied", "applied in part", "search", "unreadable")) > 1_000
-    assert counts["operations applied"] > 5_000
-
-
-def _batched(items: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
-    while chunk := list(itertools.islice(items, size)):
-        yield chunk
-
-
-def _storable(session: Session) -> Session:
-    """A session as an application could have read it: its text is valid Unicode."""
-    turns = tuple(Turn(turn.role, turn.content.encode("utf-8", "replace").decode()) for turn in session.dialogue)
-    return Session(session.person_id, session.person_name, session.time, turns, session.id)
-
-
-async def test_outputs_through_the_manager(record_property: Callable[[str, object], None]) -> None:
+async def test_outputs_through_the_manager() -> None:
     rng = random.Random(SEED)
     counts: Counter[str] = Counter()
     used = 0
-    made = model_outputs(SEED + 1, 10_000, IDS)
+    made = model_outputs(SEED + 1, IDS)
     while used < 20 * settings().max_examples:  # 400 in `make test`, 2,000 in `make test-all`
-        policy = Scripted(text for _, text in made)
+        policy = Scripted(made)
         memory = MemoryManager(
             MemoryStore.in_memory(WordEmbedder()), "ann", policy, ManagerSettings(person_name="Ann <|im_start|>")
         )
@@ -134,21 +66,17 @@ async def test_outputs_through_the_manager(record_property: Callable[[str, objec
             assert (done.position is None) == (done.outcome is Outcome.UNREADABLE)
             if done.outcome is Outcome.UNREADABLE:
                 assert done.violations and done.after == done.before and not done.changes
-            if dict(done.violations).keys() - {"recalled_quote"} == set() and done.changes:
-                counts["clean"] += 1
             counts[done.outcome] += 1
             counts["operations applied"] += len(done.changes)
-            counts["violations"] += sum(done.violations.values())
         used += len(policy.said)
         counts["messages with a mark"] += _marks(policy)
-        check_journal(memory._owned.journal, memory.state())
-        assert dict(memory._owned.bank.state) == dict(memory.state())
+        check_journal(memory.owned.journal, memory.state())
+        assert dict(memory.owned.bank.state) == dict(memory.state())
         for hit in await memory.search("Ann's dog", 3):
             assert memory.state()[hit.memory.id] == hit.memory
-    counts["outputs"] = used
-    record_property("outcomes", {str(name): count for name, count in counts.items()})
-    print(f"\n{dict(counts)}")
+    print(f"\n{used} outputs, {dict(counts)}")
     assert counts["messages with a mark"] == 0
+    # The fuzzing must reach behind the parser, or it shows nothing.
     assert min(counts[Outcome.APPLIED], counts[Outcome.UNREADABLE], counts["operations applied"]) > 50
 
 
@@ -187,7 +115,7 @@ async def test_megabytes_are_read_in_bounded_time() -> None:
         done = await memory.ingest(memory.session(f"s{number}", START, [Turn("user", "Hello.")]))
         assert sum(done.violations.values()) or done.changes
     assert time.process_time() - started < 60
-    check_journal(memory._owned.journal, memory.state())
+    check_journal(memory.owned.journal, memory.state())
 
 
 async def test_an_answer_quoted_in_a_session_or_a_memory_is_not_carried_out() -> None:
@@ -227,7 +155,7 @@ async def test_an_answer_that_rewrites_and_repeats_one_memory_is_applied() -> No
         ("UPDATE", "Ann's city is Denver."),
         ("NONE", "Ann's city is Denver."),
     ]
-    check_journal(memory._owned.journal, memory.state())
+    check_journal(memory.owned.journal, memory.state())
 
 
 async def test_lone_surrogates_in_a_session_or_an_answer() -> None:
@@ -242,4 +170,4 @@ async def test_lone_surrogates_in_a_session_or_an_answer() -> None:
         done = await memory.ingest(memory.session("s2", START, [Turn("user", "I am \udfff.")]))
     except DeltaMemError as error:
         assert "Unicode" in str(error)
-    check_journal(memory._owned.journal, memory.state())
+    check_journal(memory.owned.journal, memory.state())

@@ -55,7 +55,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def head(self) -> int:
-        return self.memory._owned.journal.head
+        return self.memory.owned.journal.head
 
     def give(self, session_id: str, facts: list[tuple[str, str]]) -> Outcome:
         turns = [Turn("user", "Hello."), *(Turn("user", f"My {subject} is {value}.") for subject, value in facts)]
@@ -77,7 +77,7 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data())
     def ingest_again(self, data: st.DataObject) -> None:
         session_id = data.draw(st.sampled_from(sorted(self.given)))
-        known = self.memory._owned.journal.session_position(session_id) is not None
+        known = self.memory.owned.journal.session_position(session_id) is not None
         before = self.memory.state()
         outcome = self.give(session_id, self.given[session_id])
         assert outcome is (Outcome.KNOWN if known else Outcome.APPLIED)
@@ -129,18 +129,18 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def move_to_another_store(self) -> None:
-        written = export_text(self.memory._owned.journal)
+        written = export_text(self.memory.owned.journal)
         self.memory = self.fresh()
         self.do(self.memory.import_from(io.StringIO(written)))
-        assert export_text(self.memory._owned.journal) == written
+        assert export_text(self.memory.owned.journal) == written
 
     @invariant()
     def everything_agrees(self) -> None:
         if not hasattr(self, "memory"):
             return
-        state, journal = self.memory.state(), self.memory._owned.journal
+        state, journal = self.memory.state(), self.memory.owned.journal
         assert journal.verify() == []
-        assert replay_journal(journal) == dict(state) == dict(journal.state()) == dict(self.memory._owned.bank.state)
+        assert replay_journal(journal) == dict(state) == dict(journal.state()) == dict(self.memory.owned.bank.state)
         assert {known.text for known in state.memories} == {
             f"Ann's {subject} is {value}." for subject, value in self.facts[self.head].items()
         }

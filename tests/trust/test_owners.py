@@ -97,7 +97,7 @@ async def fifty_tasks(store: MemoryStore) -> None:
         assert any(own in known.text for known in memory.state().memories) and own in exported(memory)
         assert any(own in hit.memory.text for hit in await memory.search("Ann's mood"))
         assert foreign(name, *policies[name].shown) == [] and any(own in text for text in policies[name].shown)
-        check_journal(memory._owned.journal, memory.state())
+        check_journal(memory.owned.journal, memory.state())
         with pytest.raises(Exception, match="belongs to"):
             await memory.ingest(a_session(next(other for other in NAMES if other != name), 99))
     assert store.owners() == sorted(NAMES)

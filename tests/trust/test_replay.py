@@ -68,7 +68,7 @@ async def test_rollback_then_replay_gives_the_same_state_and_searches(tmp_path: 
     store, memory = opened(tmp_path / "bank")
     with store:
         assert memory.state() == state and await found(memory) == results
-        check_journal(memory._owned.journal, state)
+        check_journal(memory.owned.journal, state)
 
 
 async def test_export_then_import_into_an_empty_directory_gives_the_same(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ async def test_export_then_import_into_an_empty_directory_gives_the_same(tmp_pat
             await memory.ingest(session)
         await memory.rollback("s11")
         await memory.forget("m2")
-        state, results, written = memory.state(), await found(memory), export_text(memory._owned.journal)
+        state, results, written = memory.state(), await found(memory), export_text(memory.owned.journal)
     store, copy = opened(tmp_path / "two")
     with store:
         await copy.import_from(io.StringIO(written))
         assert copy.state() == state and await found(copy) == results
-        assert export_text(copy._owned.journal) == written
+        assert export_text(copy.owned.journal) == written
         assert (await copy.ingest(next(sessions(1)))).outcome is Outcome.KNOWN
     store, copy = opened(tmp_path / "two")
     with store:

@@ -77,7 +77,7 @@ async def test_a_memory_is_found_by_what_its_session_was_about() -> None:
     searched = await memory.searcher.search(QUERY, 5)
     assert searched.reasons[0].startswith("1 of 1 labels: scope day 2; sim")
     # The session is context and is not kept with the intent
-    records = IntentLog(memory._owned.journal, MEMORIES).load()
+    records = IntentLog(memory.owned.journal, MEMORIES).load()
     assert records is not None and [one.step.text for one in records.snippets] == labeller.labelled
     assert all("For day" not in one.step.context + one.resolved + one.summary for one in records.snippets)
 
@@ -99,7 +99,7 @@ async def test_what_happens_to_memories_happens_to_what_is_found() -> None:
     assert len(labeller.labelled) == count  # its intent was there
     await memory.forget("m2")
     assert await found(memory) == ["Ann's early hotel is Alder."]
-    assert IntentLog(memory._owned.journal, MEMORIES).load().snippets[0].step.id.startswith("m1/")  # type: ignore[union-attr]
+    assert IntentLog(memory.owned.journal, MEMORIES).load().snippets[0].step.id.startswith("m1/")  # type: ignore[union-attr]
     await memory.forget_owner()
     assert memory._store.journal.owners() == []
 
@@ -152,7 +152,7 @@ async def test_imports_bring_their_intents_along() -> None:
     elsewhere = manager(labeller=labeller)
     await elsewhere.import_from(io.StringIO(stream.getvalue()))
     assert await found(elsewhere) == await found(memory) and labeller.labelled == []
-    assert IntentLog(elsewhere._owned.journal, MEMORIES).load().versions[-1].change.facet in Facet  # type: ignore[union-attr]
+    assert IntentLog(elsewhere.owned.journal, MEMORIES).load().versions[-1].change.facet in Facet  # type: ignore[union-attr]
 
 
 async def test_several_memories_are_forgotten_with_their_intents() -> None:
@@ -161,7 +161,7 @@ async def test_several_memories_are_forgotten_with_their_intents() -> None:
     await memory.write([Add("Day 2 has a museum.", START)], "test")
     assert len(await found(memory)) == 3
     assert len(await memory.forget_all(["m1", "m2", "m9"])) == 2
-    records = IntentLog(memory._owned.journal, MEMORIES).load()
+    records = IntentLog(memory.owned.journal, MEMORIES).load()
     assert records is not None and [one.step.text for one in records.snippets] == ["Day 2 has a museum."]
     assert await found(memory) == ["Day 2 has a museum."]
 
@@ -188,7 +188,7 @@ async def test_what_is_forgotten_while_its_session_is_labelled_is_written_nowher
         memory = manager(store, Forgetting())
         texts = await found(memory)
         assert set(texts) == {one.text for one in plain.memories()} and not any("Quokka" in text for text in texts)
-        records = IntentLog(memory._owned.journal, MEMORIES).load()
+        records = IntentLog(memory.owned.journal, MEMORIES).load()
         assert records is not None and len(records.snippets) == len(texts)
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"Quokka" not in written and b"Ann likes tea." in written

@@ -80,20 +80,6 @@ def test_applying_a_session_completes_its_job_whoever_applies_it(journal: Journa
     assert journal.queue.claim(LONG) is None
 
 
-def test_what_failed_or_was_rolled_back_may_be_given_again(journal: Journal) -> None:
-    ann = journal.owner("ann")
-    job = ann.enqueue(a_session("ann", 1))
-    journal.queue.fail(claimed(journal), "no answer could be read")
-    assert (ann.job(job.id).state, ann.job(job.id).last_error) == ("failed", "no answer could be read")
-    again = ann.enqueue(a_session("ann", 1, "corrected"))
-    assert (again.id, again.state, again.attempts, again.last_error) == (job.id, "queued", 1, None)
-    ann.append(EntryKind.SESSION, [], session=a_session("ann", 1, "corrected"))
-    ann.rollback(0)
-    once_more = ann.enqueue(a_session("ann", 1, "third"))
-    assert (once_more.id, once_more.state, once_more.position) == (job.id, "queued", None)
-    assert ann.job_session(job.id) == a_session("ann", 1, "third")
-
-
 def test_a_clock_that_is_set_back_stops_no_job(journal: Journal) -> None:
     year = timedelta(days=365)
     journal.owner("ann").enqueue(a_session("ann", 1))
