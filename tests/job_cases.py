@@ -1,4 +1,4 @@
-"""Models for tests of the worker: one that holds its answers back, one that fails first."""
+"""Models for tests: one that holds its answers back, one that fails first, one that nobody can read."""
 
 from __future__ import annotations
 
@@ -51,3 +51,12 @@ class Failing(RulePolicy):
         if self.errors:
             raise self.errors.pop(0)
         return await super().complete(messages)
+
+
+class Mumbling:
+    """Its answers cannot be read."""
+
+    name = "mumbling"
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        return Completion("hm", truncated=False, tokens=1, prompt_tokens=1)

@@ -7,18 +7,19 @@ with serving(folder) as server:
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,18 @@ import httpx
 import pytest
 import uvicorn
 from episode_texts import WordEmbedder
+from process_cases import COMMAND, INTERRUPTIBLE, environment
 from rule_model import RulePolicy
+from typer.testing import CliRunner
 
 from deltamem.bank.store import MemoryStore
+from deltamem.cli.app import app
 from deltamem.jobs import WorkerSettings
 from deltamem.policy import Policy
 from deltamem.server.app import create_app
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings, Service
 
-ROOT = Path(__file__).resolve().parents[1]
 QUICK = WorkerSettings(poll=0.02, first_delay=0.0, longest_delay=0.0, grace=5.0)
 LONG = 60.0
 ANN = "/v1/owners/ann"
@@ -44,18 +47,12 @@ ALL = frozenset(Scope)
 
 @dataclass
 class Server:
-    """A running server.
-
-    Attributes:
-        url: Where it answers.
-        folder: Of the store.
-        keys: The API keys; none at first, so that it is open.
-        service: What the routes share.
-    """
+    """A running server."""
 
     url: str
     folder: Path
     keys: Keys
+    """None at first, so that it is open."""
     service: Service
     clients: list[httpx.Client] = field(default_factory=list)
 
@@ -93,14 +90,14 @@ def serving(
     """Serve a store in this process, in a thread; by default with the model that is made of rules."""
     settings = settings or ServerSettings(worker=QUICK, rate_limit=None)
     with MemoryStore.open(folder, WordEmbedder()) as store, Keys.open(folder / KEYS_FILE) as keys:
-        app = create_app(store, (policy or RulePolicy()) if model else None, keys=keys, settings=settings)
-        config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        made = create_app(store, (policy or RulePolicy()) if model else None, keys=keys, settings=settings)
+        config = uvicorn.Config(made, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
         thread.start()
         until(lambda: running.started or not thread.is_alive())
         port = running.servers[0].sockets[0].getsockname()[1]
-        server = Server(f"http://127.0.0.1:{port}", folder, keys, app.state.service)
+        server = Server(f"http://127.0.0.1:{port}", folder, keys, made.state.service)
         try:
             yield server
         finally:
@@ -157,24 +154,15 @@ def written(http: httpx.Client, *texts: str, owner: str = "ann", **further: obje
     return list(ok(http.post(f"/v1/owners/{owner}/memories", json=given), 201)["memories"])
 
 
-CHEAP = """
-import deltamem.embedding
-from episode_texts import WordEmbedder
-from deltamem.cli.app import main
-deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
-main()
-"""
+def everything(server: Server) -> list[tuple[str, list[Any], list[Any]]]:
+    """What the journal holds: entries and jobs of each owner."""
+    journal = server.service.store.journal
+    return [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
 
 
 @dataclass
 class Process:
-    """A server in a process of its own.
-
-    Attributes:
-        url: Where it answers.
-        process: The process; its standard error goes to `log`.
-        log: What it wrote.
-    """
+    """A server in a process of its own, which writes to a log."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -186,30 +174,12 @@ class Process:
         return httpx.Client(base_url=self.url, headers=headers, timeout=LONG)
 
 
-def process(
-    folder: Path, log: Path, *arguments: str, environment: Mapping[str, str] = {}
-) -> AbstractContextManager[Process]:
-    """Run `deltamem serve` with an embedder that needs no model; it is killed at the end, should it still run."""
-    command = [sys.executable, "-c", CHEAP, "serve", "--bank", str(folder), "--port", "0", *arguments]
-    return launched(command, log, environment)
-
-
 @contextmanager
-def launched(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] = {}, folder: Path | None = None
-) -> Iterator[Process]:
-    """Run a command that serves, in a folder; the code of this checkout, and no settings of whoever runs the tests."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
-    paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
-    with log.open("wb") as written:
-        child = subprocess.Popen(
-            command,
-            env=clean | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | dict(environment),
-            cwd=folder,
-            stdout=written,
-            stderr=written,
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
-        )
+def process(folder: Path, log: Path, *arguments: str) -> Iterator[Process]:
+    """Run `deltamem serve` with an embedder that needs no model; it is killed at the end, should it still run."""
+    command = [*COMMAND, "serve", "--bank", str(folder), "--port", "0", *arguments]
+    with log.open("wb") as out:
+        child = subprocess.Popen(command, env=environment(), stdout=out, stderr=out, preexec_fn=INTERRUPTIBLE)
     try:
         until(lambda: child.poll() is not None or " at http://" in log.read_text())
         assert child.poll() is None, log.read_text()
@@ -226,16 +196,38 @@ def block(page: str, language: str, containing: str) -> str:
     return found
 
 
-def started(code: str, folder: Path, replaced: Mapping[str, str]) -> AbstractContextManager[Process]:
-    """Run the line of a block that serves; `deltamem` is the command with an embedder that needs no model."""
-    (folder / "bin").mkdir()
-    program = folder / "bin" / "deltamem"
-    program.write_text(f"#!{sys.executable}\n{CHEAP}")
-    program.chmod(0o755)
-    (line,) = (line for line in code.splitlines() if "deltamem serve" in line)
-    for old, new in replaced.items():
-        assert old in line
-        line = line.replace(old, new)
-    # In its place, so that ending it does not leave it behind.
-    command = ["bash", "-c", line.replace("deltamem serve", 'exec "$0" serve'), str(program)]
-    return launched(command, folder / "log", {"DELTAMEM_PORT": "0", "DELTAMEM_MODEL": "tiny"}, folder)
+def conversed(command: str, talk: Callable[[str], object], folder: Path) -> str:
+    """Run a line of a shell that serves, in this process and in a folder, talk to its address, and end it by a signal.
+
+    What was printed meanwhile is returned.
+    """
+    words = shlex.split(command)
+    variables = {"DELTAMEM_PORT": "0", "DELTAMEM_MODEL": "tiny"}
+    while "=" in words[0]:
+        name, _, variables[name] = words.pop(0).partition("=")
+    address: Future[str] = Future()
+
+    def noted(message: str) -> None:
+        if message.startswith("serving "):
+            address.set_result(message.partition(" at ")[2].split()[0])
+
+    def talking() -> None:
+        url = address.result()
+        try:
+            talk(url)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("deltamem.cli.serve.note", noted)
+        patch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
+        patch.setattr("sse_starlette.sse.AppStatus.should_exit", False)  # which the signal sets, for good
+        talked = pool.submit(talking)
+        done = CliRunner().invoke(app, words[1:], env=variables)
+        if not address.done():
+            address.set_exception(AssertionError(done.output))
+        talked.result()
+    gc.freeze()  # as tests/conftest.py left it
+    assert done.exit_code == 0, done.output
+    return done.stdout

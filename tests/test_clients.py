@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from episode_texts import outputs
+from process_cases import CHEAP, ROOT
 from rule_model import rules
 from scripted_server import Script, completion, replies, serve
-from server_cases import ANN, CHEAP, ROOT, Process, ok, process, until
+from server_cases import ANN, Process, ok, process, until
 
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 
@@ -176,20 +177,8 @@ def configured(server: dict[str, Any], folder: Path) -> Path:
 def inspected(config: Path, method: str, *options: str, code: int = 0) -> tuple[Any, str]:
     """What the inspector prints as JSON, and what it complains about."""
     program, home = installed("inspector") / "node_modules" / ".bin" / "mcp-inspector", config.parent
-    command = (
-        program,
-        "--cli",
-        "--config",
-        config,
-        "--server",
-        "memory",
-        "--connect-timeout",
-        "0",
-        "--method",
-        method,
-        *options,
-    )
-    done = node(*command, home=home, code=code, MCP_INSPECTOR_SECRET_STORE="memory")
+    command = (program, "--cli", "--config", config, "--server", "memory", "--connect-timeout", "0", "--method", method)
+    done = node(*command, *options, home=home, code=code, MCP_INSPECTOR_SECRET_STORE="memory")
     return json.loads(done.stdout), done.stderr
 
 
@@ -209,16 +198,12 @@ def test_the_inspector_of_mcp_over_http(tmp_path: Path, era: str) -> None:
         (change,) = added["structuredContent"]["changes"]
         assert change["after"] == "Ann has a dog named Rex."
         assert ask("resources/read", "--uri", "memory://state")["contents"][0]["mimeType"] == "application/json"
-        assert (
-            "Rex"
-            in ask("prompts/get", "--prompt-name", "recall", "--prompt-args", "topic=dog")["messages"][0]["content"]["text"]
-        )
+        prompt = ask("prompts/get", "--prompt-name", "recall", "--prompt-args", "topic=dog")
+        assert "Rex" in prompt["messages"][0]["content"]["text"]
         refused = ask(*call, "delete_all_memories", code=5)
         assert refused["isError"] and "nothing was changed" in refused["content"][0]["text"]
-        assert (
-            ask(*call, "search_memories", "--tool-arg", "query=dog")["structuredContent"]["memories"][0]["id"]
-            == change["id"]
-        )
+        found = ask(*call, "search_memories", "--tool-arg", "query=dog")["structuredContent"]["memories"]
+        assert found[0]["id"] == change["id"]
 
 
 def test_the_inspector_of_mcp_over_standard_input_and_output(tmp_path: Path) -> None:

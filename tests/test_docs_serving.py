@@ -14,7 +14,7 @@ import pytest
 from episode_texts import WordEmbedder, add, outputs, search, update
 from rule_model import RulePolicy
 from scripted_server import Reply, completion, is_check, serve
-from server_cases import block, started
+from server_cases import block, conversed
 
 from deltamem import Add, MemoryManager
 from deltamem.bank.store import MemoryStore
@@ -57,12 +57,18 @@ def values(text: str) -> Iterator[Any]:
 
 
 def test_the_server_and_what_curl_asks_it(tmp_path: Path) -> None:
-    line = block(PAGE, "bash", "serve --bank bank --base-url")
-    with serve(model) as reader, started(line, tmp_path, {"http://localhost:8000/v1": reader.url}) as server:
-        program = block(PAGE, "bash", "curl $A/search").replace("http://127.0.0.1:8377", server.url)
+    answers = []
+
+    def ask(url: str) -> None:
+        program = block(PAGE, "bash", "curl $A/search").replace("http://127.0.0.1:8377", url)
         done = subprocess.run(["bash", "-ec", program], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-    session, found, blame = values(done.stdout)
+        answers.append(done.stdout)
+
+    [line] = [one for one in block(PAGE, "bash", "deltamem serve").splitlines() if one.startswith("deltamem serve")]
+    with serve(model) as reader:
+        conversed(line.partition(" #")[0].replace("http://localhost:8000/v1", reader.url), ask, tmp_path)
+    session, found, blame = values(answers[0])
     assert session["outcome"] == "applied" and session["changes"][0]["after"] == "Ann lives in Denver."
     assert [memory["id"] for memory in found["results"][0]["memories"]] == ["m1"]
     assert blame["origins"][0]["turns"][0]["content"] == "I moved to Denver."

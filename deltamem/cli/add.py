@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deltamem.cli.commands import change_line
-from deltamem.cli.model import episode_of, loaded_model
-from deltamem.cli.options import Options, store
+from deltamem.cli.model import opened_bank
+from deltamem.cli.options import Options
 from deltamem.cli.output import Line, Output, clock
 from deltamem.errors import DeltaMemError
 from deltamem.records import TransitionRecord
@@ -30,7 +30,7 @@ def _zeros(*names: str) -> Counter[str]:
 
 @dataclass(slots=True)
 class AddTotals:
-    """AddTotals over the sessions of one command."""
+    """Totals over the sessions of one command."""
 
     sessions: int
     outcomes: Counter[str] = field(default_factory=lambda: _zeros("applied", "known", "unreadable", "failed"))
@@ -97,16 +97,12 @@ def add(
 
 
 async def _add(options: Options, sessions: Sequence[Session]) -> AddTotals:
-    from deltamem.cli.output import Display
-    from deltamem.manager import ManagerSettings, MemoryManager
+    from deltamem.manager import MemoryManager
 
-    episode = episode_of(options.checkpoint)
-    # The model first: an unreachable one must not leave an empty bank behind.
-    async with loaded_model(options, thinking=episode.thinking) as (policy, window):
-        with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            settings = ManagerSettings(options.person, episode, window_tokens=window)
-            manager = MemoryManager(opened, options.required_owner, policy, settings)
-            return await _ingest(manager, sessions, display, as_json=options.as_json)
+    async with opened_bank(options, needs_model=True) as (opened, policy, settings, display):
+        assert policy is not None
+        manager = MemoryManager(opened, options.required_owner, policy, settings)
+        return await _ingest(manager, sessions, display, as_json=options.as_json)
 
 
 async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> AddTotals:
@@ -146,8 +142,7 @@ def _lines(session: Session, transition: Transition) -> list[Line]:
     cost = f"  {usage.calls} calls, {transition.seconds:.1f} s" if usage.calls else ""
     style = "red" if str(transition.outcome) == "unreadable" else "green"
     lines = [_heading(session, str(transition.outcome), style, cost)]
-    for change in transition.changes:
-        lines.append(change_line(change))
+    lines += map(change_line, transition.changes)
     notes = [*transition.notes, *([f"violations: {_counts(transition.violations)}"] if transition.violations else [])]
     return lines + [((f"  ! {text}", "yellow"),) for text in notes]
 

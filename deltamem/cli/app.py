@@ -16,11 +16,9 @@ from deltamem import plugins
 from deltamem.cli import commands
 from deltamem.cli.add import add
 from deltamem.cli.doctor import doctor
-from deltamem.cli.keys import KeyCommands
-from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
-from deltamem.cli.serve import pause, resume, serve
+from deltamem.cli.serve import KeyCommands, mcp, pause, resume, serve
 from deltamem.config import USAGE_ERROR
 from deltamem.errors import DeltaMemError
 

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltamem.cli.options import Options
-from deltamem.cli.output import note
+from deltamem.cli.options import Options, store
+from deltamem.cli.output import Display, note
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore
     from deltamem.episode import EpisodeConfig
+    from deltamem.llm import LLM
     from deltamem.local_policy import CheckpointPolicy
+    from deltamem.manager import ManagerSettings
     from deltamem.policy import EndpointPolicy, Policy
 
 _MAX_TOKENS = 2048
 """Tokens of one assistant text."""
-_FEW_RETRIES = 2
-"""A wrong URL should be reported soon, before the first session."""
 
 
 class Endpoint(NamedTuple):
@@ -33,40 +33,53 @@ class Endpoint(NamedTuple):
     """Names of the models that the endpoint lists; None if it lists none."""
 
 
+class OpenedBank(NamedTuple):
+    """A bank, its model (None if there is none), and how sessions are read."""
+
+    store: MemoryStore
+    policy: Policy | None
+    settings: ManagerSettings
+    display: Display
+
+
 async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     """The model behind the endpoint that the options name, once it has answered."""
-    from deltamem.llm import LLM
     from deltamem.policy import EndpointPolicy
 
     if options.base_url is None:
         raise DeltaMemError(
             "no model: name its endpoint with --base-url URL or DELTAMEM_BASE_URL, or a trained model with --checkpoint DIR"
         )
-    asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
-    try:
-        listed = await asking.models()
-    except LLMError:
-        # Some services do not list their models; then the name is needed, and the first request shows whether it is right.
-        if options.model is None:
-            raise
-        listed = None
-    finally:
-        await asking.close()
-    name = options.model
+    name, listed = options.model, None
+    async with _impatient(options, name or "(not named)") as llm:
+        try:
+            listed = {model.id: model.context_window for model in await llm.models()}
+        except LLMError:
+            # Some services do not list their models; then the name is needed, and the first request shows if it is right.
+            if name is None:
+                raise
     if name is None:
         if listed is None or len(listed) != 1:
-            names = ", ".join(model.id for model in listed or [])
-            raise DeltaMemError(f"{options.base_url} serves {names or 'no model'}; choose one with --model NAME")
-        name = listed[0].id
-    windows = [model.context_window for model in listed or [] if model.id == name]
-    window = options.window or (windows[0] if windows else None)
-    first = LLM(options.base_url, name, api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
-    try:
-        await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
-    finally:
-        await first.close()
+            names = ", ".join(listed or ()) or "no model"
+            raise DeltaMemError(f"{options.base_url} serves {names}; choose one with --model NAME")
+        [name] = listed
+    window = options.window or (listed or {}).get(name)
+    async with _impatient(options, name) as llm:
+        await EndpointPolicy(llm, tool_role=options.tool_role, thinking=thinking).check()
     policy = _endpoint_policy(options, name, thinking=thinking, window=window)
-    return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
+    return Endpoint(policy, window, None if listed is None else list(listed))
+
+
+@asynccontextmanager
+async def _impatient(options: Options, name: str) -> AsyncIterator[LLM]:
+    """The model with few retries: a wrong URL should be reported soon, before the first session."""
+    from deltamem.llm import LLM
+
+    llm = LLM(options.base_url or "", name, api_key_env=options.api_key_env, max_retries=2)
+    try:
+        yield llm
+    finally:
+        await llm.close()
 
 
 def _endpoint_policy(options: Options, name: str, *, thinking: bool, window: int | None) -> EndpointPolicy:
@@ -152,6 +165,23 @@ def episode_of(checkpoint: Path | None) -> EpisodeConfig:
     if not (checkpoint / EPISODE_FILE).is_file():
         raise DeltaMemError(f"{checkpoint}: no {EPISODE_FILE} there, expected the folder of a trained model")
     return load_episode_config(checkpoint)
+
+
+@asynccontextmanager
+async def opened_bank(options: Options, *, needs_model: bool) -> AsyncIterator[OpenedBank]:
+    """The bank and whoever reads sessions into it; the model first: an unreachable one must not leave an empty bank behind.
+
+    Args:
+        options: Name both.
+        needs_model: Whether the model must be there, and answer.
+    """
+    from deltamem.manager import ManagerSettings
+
+    episode = episode_of(options.checkpoint)
+    model = loaded_model if needs_model else available_model
+    async with model(options, thinking=episode.thinking) as (policy, window):
+        with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
+            yield OpenedBank(opened, policy, ManagerSettings(options.person, episode, window_tokens=window), display)
 
 
 def load_embedder(opened: MemoryStore) -> None:

@@ -6,11 +6,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.models import OptionInfo
@@ -22,9 +22,6 @@ from deltamem.journal.owner import OwnerJournal, Point
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Progress
-
-
-ToolRole = Literal["tool", "user"]
 
 
 _INDEX = "Index"
@@ -63,7 +60,7 @@ class Options:
     ] = "OPENAI_API_KEY"
     window: Annotated[int | None, _option(_WINDOW, "TOKENS", _MODEL, minimum=1)] = None
     temperature: Annotated[float, _option("Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
-    tool_role: Annotated[ToolRole, _option(_ROLE, None, _MODEL)] = "tool"
+    tool_role: Annotated[Literal["tool", "user"], _option(_ROLE, None, _MODEL)] = "tool"
     checkpoint: Annotated[Path | None, _option(_CHECKPOINT, "DIR", _MODEL)] = None
     person: Annotated[str | None, _option("How memories name the person; by default as --owner does.", "NAME", _MODEL)] = (
         None
@@ -120,17 +117,14 @@ def takes_options(
 
 
 def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
-    hints, parameters = get_type_hints(kind, include_extras=True), []
-    for field in fields(kind):
-        for info in getattr(hints[field.name], "__metadata__", ()):
+    """The fields of a dataclass that are options, as parameters by keyword."""
+    parameters = []
+    for parameter in inspect.signature(kind, eval_str=True).parameters.values():
+        for info in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(info, OptionInfo):
                 if not isinstance(info.default, str):  # typer takes the first name for a default until it builds the command
-                    info.envvar = f"DELTAMEM_{field.name.upper()}"
-                parameters.append(
-                    inspect.Parameter(
-                        field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-                    )
-                )
+                    info.envvar = f"DELTAMEM_{parameter.name.upper()}"
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     return parameters
 
 
@@ -165,13 +159,7 @@ def require_entries(options: Options, journal: OwnerJournal) -> None:
 
 @contextmanager
 def store(options: Options, *, create: bool = False, progress: Progress | None = None) -> Iterator[MemoryStore]:
-    """The store, locked for this process.
-
-    Args:
-        options: Name the bank and the embedder.
-        create: Make the bank if there is none.
-        progress: Called while an index is rebuilt.
-    """
+    """The store, locked for this process; `progress` is called while an index is rebuilt."""
     from deltamem.bank.store import MemoryStore
     from deltamem.embedding import LazyEmbedder
 
@@ -188,12 +176,7 @@ def parse_point(text: str, journal: OwnerJournal) -> Point:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on the terminal whether to go on.
-
-    Args:
-        question: What is about to happen.
-        yes: The answer was given beforehand.
-    """
+    """Ask on the terminal whether to go on, unless `yes` was given beforehand."""
     if yes:
         return
     if not sys.stdin.isatty():

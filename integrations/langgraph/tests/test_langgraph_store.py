@@ -12,6 +12,7 @@ from episode_texts import WordEmbedder
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from job_cases import Gate
 from rule_model import RulePolicy
 
 pytest.importorskip("langgraph")
@@ -20,6 +21,7 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 
 from deltamem.bank.store import MemoryStore
+from deltamem.edits import Add
 from deltamem.errors import DeltaMemError
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.sessions import Turn
@@ -231,7 +233,7 @@ class Twins(RuleBasedStateMachine):
 
 
 TestTwins = Twins.TestCase
-TestTwins.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTwins.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=25)
 
 
 @pytest.fixture
@@ -320,8 +322,6 @@ async def test_what_a_session_wrote_is_an_item_by_its_uuid_and_keeps_a_key(memor
 
 
 async def test_a_key_that_was_given_twice_by_others_is_the_first_ones(memory: MemoryStore) -> None:
-    from deltamem.edits import Add
-
     manager = MemoryManager(memory, "ann", RulePolicy())
     await manager.write([Add(DOG, START, {"langgraph_key": "k"}), Add(CAT, START, {"langgraph_key": "k"})], "test")
     store = DeltaMemStore(memory)
@@ -358,20 +358,12 @@ def test_keys_and_items_outlast_a_restart_and_an_erased_one_is_in_no_file(tmp_pa
 
 
 async def test_a_write_waits_for_a_session_that_is_being_read_and_never_for_its_own_loop(memory: MemoryStore) -> None:
-    class Slow(RulePolicy):
-        def __init__(self) -> None:
-            self.asked, self.go = asyncio.Event(), asyncio.Event()
-
-        async def complete(self, messages: Any) -> Any:
-            self.asked.set()
-            await self.go.wait()
-            return await super().complete(messages)
-
-    policy = Slow()
+    policy = Gate()
     store = DeltaMemStore(memory)
     manager = MemoryManager(memory, "memories.ann", policy, ManagerSettings(person_name="Ann"))
     reading = asyncio.create_task(manager.ingest(manager.session("s1", START, [Turn("user", "My city is Boston.")])))
-    await policy.asked.wait()
+    while not policy.inside:
+        await asyncio.sleep(0.01)
     with pytest.raises(DeltaMemError, match="asynchronous"):
         store.put(ANN, "k", {"content": DOG})
     begun = threading.Event()
@@ -383,7 +375,7 @@ async def test_a_write_waits_for_a_session_that_is_being_read_and_never_for_its_
     writes = asyncio.gather(asyncio.to_thread(put), store.aput(ANN, "async", {"content": CAT}))
     await asyncio.to_thread(begun.wait)
     assert store.search(ANN) == [] and not writes.done()
-    policy.go.set()
+    policy.open.set()
     await asyncio.gather(reading, writes)
     assert {"async", "sync"} < set(keys(store.search(ANN))) and len(store.search(ANN)) == 3
 

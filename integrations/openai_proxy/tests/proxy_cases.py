@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,16 @@ class Asked:
 
 @dataclass
 class Upstream:
-    """A server of models.
-
-    Attributes:
-        url: Its base URL.
-        asked: What it was asked.
-        gone: Set when a client left before its answer was written.
-    """
+    """A server of models that answers as it is told; an answer that raises a ConnectionError is cut there."""
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
+    """Set when a client left before its answer was written."""
+
+    def answers(self, answer: Chunks, status: int = 200, **headers: str) -> None:
+        """Say how the next requests are answered."""
+        self.answer, self.status, self.headers = answer, status, headers
 
 
 Chunks = Callable[[Asked], Iterator[bytes]]
@@ -72,12 +72,9 @@ def said(text: str, **message: object) -> bytes:
 
 def event(content: str | None, finish: str | None = None) -> bytes:
     delta = {} if content is None else {"content": content}
-    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    return (
-        b"data: "
-        + json.dumps(chunk | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}).encode()
-        + b"\n\n"
-    )
+    chunk: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    chunk |= {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
 def echo(asked: Asked) -> Iterator[bytes]:
@@ -94,40 +91,45 @@ def echo(asked: Asked) -> Iterator[bytes]:
 
 
 @contextmanager
-def models(answer: Chunks = echo, status: int = 200, **headers: str) -> Iterator[Upstream]:
-    """Serve a script. An answer that raises a ConnectionError is cut there."""
+def models(answer: Chunks = echo) -> Iterator[Upstream]:
+    """Serve a script."""
     upstream = Upstream()
+    upstream.answers(answer)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+        def begin(self, body: bytes, kind: str, status: int, headers: dict[str, str]) -> Asked:
             asked = Asked(body, {name.lower(): value for name, value in self.headers.items()}, self.path)
             upstream.asked.append(asked)
-            kind = "text/event-stream" if re.search(rb'"stream": ?true', body) else "application/json"
             self.send_response(status)
             for name, value in ({"Content-Type": kind, "Transfer-Encoding": "chunked"} | headers).items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
+            return asked
+
+        def send(self, chunk: bytes) -> None:
+            self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+            self.wfile.flush()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            kind = "text/event-stream" if re.search(rb'"stream": ?true', body) else "application/json"
+            asked = self.begin(body, kind, upstream.status, upstream.headers)
             try:
-                for chunk in answer(asked):
-                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
-                    self.wfile.flush()
-                self.wfile.write(b"0\r\n\r\n")
+                for chunk in upstream.answer(asked):
+                    self.send(chunk)
+                self.send(b"")
             except ConnectionError:
                 upstream.gone.set()
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
 
         def do_GET(self) -> None:
-            upstream.asked.append(Asked(b"", {name.lower(): value for name, value in self.headers.items()}, self.path))
-            found = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]})
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(found)))
-            self.end_headers()
-            self.wfile.write(found.encode())
+            self.begin(b"", "application/json", 200, {})
+            listed = {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]}
+            self.send(json.dumps(listed).encode())
+            self.send(b"")
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -146,20 +148,15 @@ def models(answer: Chunks = echo, status: int = 200, **headers: str) -> Iterator
 @contextmanager
 def proxying(folder: Path, upstream: Upstream, idle: float = 3600.0, **options: Any) -> Iterator[Server]:
     proxy = ProxySettings(upstream.url, **{"upstream_key": "upstream-key", "idle": idle} | options)
-    with serving(
-        folder / "bank", settings=ServerSettings(worker=QUICK, rate_limit=None, plugins={"openai_proxy": proxy})
-    ) as server:
+    settings = ServerSettings(worker=QUICK, rate_limit=None, plugins={"openai_proxy": proxy})
+    with serving(folder / "bank", settings=settings) as server:
         yield server
 
 
 def chat(*texts: str, **further: object) -> dict[str, Any]:
     """A request: a system message, then the person and the assistant in turns."""
-    roles = ["user", "assistant"] * len(texts)
-    return {
-        "model": "m",
-        "messages": [SYSTEM, *({"role": r, "content": t} for r, t in zip(roles, texts, strict=False))],
-        **further,
-    }
+    turns = [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), texts, strict=False)]
+    return {"model": "m", "messages": [SYSTEM, *turns], **further}
 
 
 def know(server: Server, *texts: str, owner: str = "ann") -> None:

@@ -1,5 +1,6 @@
 """Conversations that are kept while they go on: each turn once, whatever part of the history a request brings."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,8 +18,18 @@ from integrations.openai_proxy import buffer
 from integrations.openai_proxy.buffer import Conversations
 
 START = datetime(2026, 4, 5, 20, 1)
-
 NOW = timedelta(0)
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    with Journal.open(None) as journal:
+        yield journal
+
+
+@pytest.fixture
+def owner(journal: Journal) -> OwnerJournal:
+    return journal.owner("ann")
 
 
 def turns(*texts: str) -> list[Turn]:
@@ -26,17 +37,25 @@ def turns(*texts: str) -> list[Turn]:
     return [Turn("assistant", text[2:]) if text.startswith("a:") else Turn("user", text) for text in texts]
 
 
-def keep(owner: OwnerJournal, name: str | None, said: list[Turn], person: str) -> str:
-    return owner.files.beside(Conversations).keep(owner, name, said, person)
+def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> str:
+    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann")
 
 
-def answer(owner: OwnerJournal, name: str, turn: Turn, person: str, since: int | None = None) -> None:
-    owner.files.beside(Conversations).answer(owner, name, turn, person, since=since)
+def answer(owner: OwnerJournal, text: str, since: int | None = None) -> None:
+    owner.files.beside(Conversations).answer(owner, "s", Turn("assistant", text), "Ann", since=since)
+
+
+def end(journal: Journal, idle: timedelta = NOW) -> list[str]:
+    return [job.session_id for job in journal.beside(Conversations).end_idle(idle)]
+
+
+def add(owner: OwnerJournal, text: str) -> None:
+    owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, Memory("m1", text, START))], actor="test")
 
 
 def kept(journal: Journal, owner: OwnerJournal) -> dict[str, list[str]]:
     """The sessions that the conversations become when they end now."""
-    journal.beside(Conversations).end_idle(NOW)
+    end(journal)
     found = {}
     for job in owner.jobs(JobState.QUEUED):
         session = owner.job_session(job.id)
@@ -62,78 +81,68 @@ def kept(journal: Journal, owner: OwnerJournal) -> dict[str, list[str]]:
         ([["u1", "a:Let me look."], ["u1", "a:Let me look.", "a:1", "u2"]], ["u1", "a:Let me look.", "a:1", "u2", "a:2"]),
     ],
 )
-def test_each_turn_is_kept_once(requests: list[list[str]], expected: list[str]) -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        for number, said in enumerate(requests, start=1):
-            assert keep(owner, "s", turns(*said), "Ann") == "s"
-            answer(owner, "s", Turn("assistant", str(number)), "Ann")
-        assert kept(journal, owner) == {"s": expected}
+def test_each_turn_is_kept_once(
+    journal: Journal, owner: OwnerJournal, requests: list[list[str]], expected: list[str]
+) -> None:
+    for number, said in enumerate(requests, start=1):
+        assert keep(owner, *said) == "s"
+        answer(owner, str(number))
+    assert kept(journal, owner) == {"s": expected}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u", "v", "w"]), st.integers(0, 6), st.booleans()), max_size=8))
-def test_a_client_that_sends_its_history_loses_and_repeats_nothing(
-    steps: list[tuple[str, int, bool]],
-) -> None:
+def test_a_client_that_sends_its_history_loses_and_repeats_nothing(steps: list[tuple[str, int, bool]]) -> None:
     """Histories are cut at their beginning as clients cut them, and conversations end and go on in between."""
     with Journal.open(None) as journal:
         owner = journal.owner("ann")
-        history: list[Turn] = []
+        history: list[str] = []
         for number, (text, window, ended) in enumerate(steps):
             # Numbered: a window that holds nothing but one repeated turn cannot be told from a repetition.
-            history.append(Turn("user", f"{text}{number}"))
-            keep(owner, "s", history[-1 - window :], "Ann")
-            history.append(Turn("assistant", text))
-            answer(owner, "s", history[-1], "Ann")
+            history.append(f"{text}{number}")
+            keep(owner, *history[-1 - window :])
+            history.append(f"a:{text}")
+            answer(owner, text)
             if ended:
-                journal.beside(Conversations).end_idle(NOW)
-        told = [text for session in kept(journal, owner).values() for text in session]
-        assert told == [("a:" if turn.role == "assistant" else "") + turn.content for turn in history]
+                end(journal)
+        assert [text for session in kept(journal, owner).values() for text in session] == history
 
 
-def test_a_conversation_that_goes_on_becomes_further_sessions_and_ids_of_others_are_left_alone() -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        owner.enqueue(Session("ann", "Ann", START, (Turn("user", "Hello"),), "s/2"))
-        for texts in (["u1"], ["u1", "u2"], ["u1", "u2", "u3"]):
-            keep(owner, "s", turns(*texts), "Ann")
-            journal.beside(Conversations).end_idle(NOW)
-            assert journal.beside(Conversations).end_idle(NOW) == []
-        assert kept(journal, owner) == {"s/2": ["Hello"], "s": ["u1"], "s/3": ["u2"], "s/4": ["u3"]}
-        assert journal.beside(Conversations).end_idle(timedelta(hours=1)) == []
+def test_a_conversation_that_goes_on_becomes_further_sessions_and_ids_of_others_are_left_alone(
+    journal: Journal, owner: OwnerJournal
+) -> None:
+    owner.enqueue(Session("ann", "Ann", START, (Turn("user", "Hello"),), "s/2"))
+    for texts in (["u1"], ["u1", "u2"], ["u1", "u2", "u3"]):
+        keep(owner, *texts)
+        end(journal)
+        assert end(journal) == []
+    assert kept(journal, owner) == {"s/2": ["Hello"], "s": ["u1"], "s/3": ["u2"], "s/4": ["u3"]}
+    assert end(journal, timedelta(hours=1)) == []
 
 
-def test_an_answer_alone_waits_for_the_person() -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        keep(owner, "s", turns("u1"), "Ann")
-        journal.beside(Conversations).end_idle(NOW)
-        answer(owner, "s", Turn("assistant", "1"), "Ann")
-        assert journal.beside(Conversations).end_idle(NOW) == []
-        keep(owner, "s", turns("u1", "a:1", "u2"), "Ann")
-        assert kept(journal, owner) == {"s": ["u1"], "s/2": ["a:1", "u2"]}
+def test_an_answer_alone_waits_for_the_person(journal: Journal, owner: OwnerJournal) -> None:
+    keep(owner, "u1")
+    end(journal)
+    answer(owner, "1")
+    assert end(journal) == []
+    keep(owner, "u1", "a:1", "u2")
+    assert kept(journal, owner) == {"s": ["u1"], "s/2": ["a:1", "u2"]}
 
 
-def test_names_by_the_first_turn_differ_between_owners() -> None:
-    with Journal.open(None) as journal:
-        ann, bob = journal.owner("ann"), journal.owner("bob")
-        name = keep(ann, None, turns("Hello", "a:1", "u2"), "Ann")
-        assert keep(ann, None, turns("Hello", "a:1", "u2", "a:2", "u3"), "Ann") == name
-        assert keep(bob, None, turns("Hello"), "Bob") != name, "nobody can compute it from what was said"
+def test_names_by_the_first_turn_differ_between_owners(journal: Journal, owner: OwnerJournal) -> None:
+    name = keep(owner, "Hello", "a:1", "u2", name=None)
+    assert keep(owner, "Hello", "a:1", "u2", "a:2", "u3", name=None) == name
+    assert keep(journal.owner("bob"), "Hello", name=None) != name, "nobody can compute it from what was said"
 
 
-def test_forgetting_empties_what_waits_and_a_history_brings_nothing_back() -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        memory = Memory("m1", "Ann's word is xyzzy.", START)
-        owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, memory)], actor="test")
-        keep(owner, "s", turns("Note: ann's word  is XYZZY.", "a:Noted", "u2"), "Ann")
-        owner.forget("m1")
-        keep(owner, "s", turns("Note: ann's word  is XYZZY.", "a:Noted", "u2", "a:2", "u3"), "Ann")
-        assert kept(journal, owner) == {"s": ["", "a:Noted", "u2", "a:2", "u3"]}
-        assert journal.owners() == ["ann"]
-        journal.erase_owner("ann")
-        assert journal.beside(Conversations).end_idle(NOW) == [] and journal.owners() == []
+def test_forgetting_empties_what_waits_and_a_history_brings_nothing_back(journal: Journal, owner: OwnerJournal) -> None:
+    add(owner, "Ann's word is xyzzy.")
+    keep(owner, "Note: ann's word  is XYZZY.", "a:Noted", "u2")
+    owner.forget("m1")
+    keep(owner, "Note: ann's word  is XYZZY.", "a:Noted", "u2", "a:2", "u3")
+    assert kept(journal, owner) == {"s": ["", "a:Noted", "u2", "a:2", "u3"]}
+    assert journal.owners() == ["ann"]
+    journal.erase_owner("ann")
+    assert end(journal) == [] and journal.owners() == []
 
 
 @given(st.text("ab", max_size=12), st.text("ab", max_size=8))
@@ -146,36 +155,30 @@ def test_the_overlap_is_the_last_of_the_longest(known: str, said: str) -> None:
     assert buffer._overlap(known, said) == (place, longest)
 
 
-def test_thousands_of_equal_turns_hold_up_nobody() -> None:
-    """Compared place by place, this takes many minutes, in which nobody can write."""
-    with Journal.open(None) as journal:
-        owner, said = journal.owner("ann"), [Turn("user", "a")] * 100_000
-        for _ in range(2):
-            keep(owner, "s", said, "Ann")
-        assert len(kept(journal, owner)["s"]) == 100_000
+def test_thousands_of_equal_turns_hold_up_nobody(journal: Journal, owner: OwnerJournal) -> None:
+    """Compared place by place, this takes minutes, in which nobody can write."""
+    for _ in range(2):
+        keep(owner, *["a"] * 10_000)
+    assert len(kept(journal, owner)["s"]) == 10_000
 
 
-def test_an_answer_that_may_repeat_what_was_forgotten_meanwhile_is_kept_empty() -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, Memory("m1", "Ann has a dog.", START))], actor="x")
-        keep(owner, "s", turns("u1"), "Ann")
-        answer(owner, "s", Turn("assistant", "1"), "Ann", since=1)
-        keep(owner, "s", turns("u1", "a:1", "u2"), "Ann")
-        owner.forget("m1")
-        answer(owner, "s", Turn("assistant", "You have a dog."), "Ann", since=1)
-        keep(owner, "s", turns("u1", "a:1", "u2", "a:You have a dog.", "u3"), "Ann")
-        answer(owner, "s", Turn("assistant", "3"), "Ann", since=2)
-        assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:", "u3", "a:3"]}
+def test_an_answer_that_may_repeat_what_was_forgotten_meanwhile_is_kept_empty(journal: Journal, owner: OwnerJournal) -> None:
+    add(owner, "Ann has a dog.")
+    keep(owner, "u1")
+    answer(owner, "1", since=1)
+    keep(owner, "u1", "a:1", "u2")
+    owner.forget("m1")
+    answer(owner, "You have a dog.", since=1)
+    keep(owner, "u1", "a:1", "u2", "a:You have a dog.", "u3")
+    answer(owner, "3", since=2)
+    assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:", "u3", "a:3"]}
 
 
-def test_a_conversation_ends_though_the_clock_was_set_back() -> None:
-    with Journal.open(None) as journal:
-        owner = journal.owner("ann")
-        keep(owner, "s", turns("u1"), "Ann")
-        with journal.beside(Conversations).database.write() as connection:
-            connection.execute("UPDATE conversations SET touched_at = touched_at + 365 * 86400 * 1000000")
-        assert kept(journal, owner) == {"s": ["u1"]}
+def test_a_conversation_ends_though_the_clock_was_set_back(journal: Journal, owner: OwnerJournal) -> None:
+    keep(owner, "u1")
+    with journal.beside(Conversations).database.write() as connection:
+        connection.execute("UPDATE conversations SET touched_at = touched_at + 365 * 86400 * 1000000")
+    assert kept(journal, owner) == {"s": ["u1"]}
 
 
 def test_a_process_that_ends_while_it_makes_sessions_loses_and_repeats_nothing(
@@ -185,16 +188,16 @@ def test_a_process_that_ends_while_it_makes_sessions_loses_and_repeats_nothing(
     said = ["u1", "a:Ann's word is xyzzy.", "u2"]
     with Journal.open(tmp_path / "j") as journal, monkeypatch.context() as patch:
         owner = journal.owner("ann")
-        owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, Memory("m1", "xyzzy", START))], actor="test")
+        add(owner, "xyzzy")
         owner.enqueue(Session("ann", "Ann", START, (Turn("user", "Hello"),), "s"))
-        keep(owner, "s", turns(*said), "Ann")
+        keep(owner, *said)
         patch.setattr(Conversations, "_empty", lambda *_: None)
-        assert [job.session_id for job in journal.beside(Conversations).end_idle(NOW)] == ["s/2"]
+        assert end(journal) == ["s/2"]
     with Journal.open(tmp_path / "j", read_only=True) as journal:
         assert journal.integrity_check() == [] and journal.owners() == ["ann"]
     with Journal.open(tmp_path / "j") as journal:
         owner = journal.owner("ann")
         owner.forget("m1")
-        keep(owner, "s", turns(*said, "a:2", "u3"), "Ann")
+        keep(owner, *said, "a:2", "u3")
         assert kept(journal, owner) == {"s": ["Hello"], "s/2": ["u1", "a:", "u2"], "s/3": ["a:2", "u3"]}
     assert b"xyzzy" not in b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

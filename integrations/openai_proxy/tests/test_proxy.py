@@ -3,8 +3,6 @@
 import asyncio
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,73 +31,92 @@ from proxy_cases import (
 )
 from rule_model import rules
 from scripted_server import serve
-from server_cases import ANN, LONG, QUICK, block, ok, problem, process, serving, started, until, written
+from server_cases import ANN, LONG, QUICK, Server, block, conversed, ok, problem, process, serving, until, written
 
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings
+from integrations.openai_proxy import routes
 from integrations.openai_proxy.settings import ProxySettings
 
 
-def test_memories_are_appended_to_the_last_message_and_every_other_byte_stays(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        know(server, "Ann has a dog named Rex.")
-        http = server.client(**headers())
-        # Numbers, spaces, escapes and equal keys that no JSON library would write again like this.
-        body = (
-            '{ "model":"m",  "temperature": 0.70, "messages" : [ '
-            '{"role": "system","content":"Be \\u006bind \\ud83d\\ude00"},\n'
-            ' {"role":"user","content":"x","content":"Hello \\"you\\" \\u00fc"}  , {"role":"assistant","content":null},'
-            '{"content":"My dog\'s name?"  ,"role":"user" } ], "seed":1e2, "n":1 }'
-        )
-        response = http.post(CHAT, content=body, headers={"Content-Type": "application/json"})
-        assert ok(response)["choices"][0]["message"]["content"] == "I see."
-        assert response.headers["x-deltamem-memory"] == "on"
-        (asked,) = upstream.asked
-        place = body.index("My dog's name?") + len("My dog's name?")
-        addition = json.dumps(REMEMBERED)[1:-1]
-        assert asked.body.decode() == body[:place] + addition + body[place:]
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Upstream, Server]]:
+    with models() as upstream, proxying(tmp_path_factory.mktemp("proxy"), upstream) as server:
+        yield upstream, server
 
 
-def test_what_is_said_over_several_requests_is_one_session_read_once(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        http = server.client(**headers())
-        ok(http.post(CHAT, json=chat("My city is Boston.")))
-        ok(http.post(CHAT, json=chat("My city is Boston.", "I see.", "My dog is Rex.", stream=False)))
-        again = chat("My city is Boston.", "I see.", "My dog is Rex.")
-        assert http.post(CHAT, json=again).headers["x-deltamem-memory"] == "on", "the same again: the answer is made again"
-        last = {"model": "m", "messages": [{"role": "user", "content": "Bye."}], "stream": True}
-        assert ask_stream(http, last).endswith(b"data: [DONE]\n\n")
-        assert server.service.store.journal.owner("ann").head == 0, "nothing is read while it goes on"
-        end(server)
-        assert dialogues(server) == [["My city is Boston.", "I see.", "My dog is Rex.", "I see.", "Bye.", "I see."]]
-        found = ok(http.get(f"{ANN}/memories"))["memories"]
-        assert [one["text"] for one in found] == ["Ann's city is Boston.", "Ann's dog is Rex."]
-        # It goes on: only what is new becomes a further session.
-        ok(
-            http.post(
-                CHAT,
-                json=chat("My city is Boston.", "I see.", "My dog is Rex.", "I see.", "Bye.", "I see.", "My job is nurse."),
-            )
-        )
-        assert REMEMBERED.partition("\n- ")[0] in upstream.asked[-1].last
-        end(server)
-        assert dialogues(server)[1:] == [["My job is nurse.", "I see."]]
-        assert [e.session_id for e in server.service.store.journal.owner("ann").entries()] == ["s", "s/2"]
-        end(server)
-        assert len(dialogues(server)) == 2
+@pytest.fixture
+def upstream(running: tuple[Upstream, Server]) -> Upstream:
+    """The server behind the proxy, which nobody has asked yet, and which echoes unless a test says otherwise."""
+    upstream = running[0]
+    upstream.asked.clear()
+    upstream.gone.clear()
+    upstream.answers(echo)
+    return upstream
 
 
-def test_a_conversation_without_a_name_is_known_by_its_beginning(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        http = server.client(**headers(session=None))
-        ok(http.post(CHAT, json=chat("My city is Boston.")))
-        ok(http.post(CHAT, json=chat("My job is nurse.")))
-        ok(http.post(CHAT, json=chat("My city is Boston.", "I see.", "My dog is Rex.")))
-        end(server)
-        assert sorted(dialogues(server)) == [
-            ["My city is Boston.", "I see.", "My dog is Rex.", "I see."],
-            ["My job is nurse.", "I see."],
-        ]
+@pytest.fixture
+def server(running: tuple[Upstream, Server], upstream: Upstream) -> Iterator[Server]:
+    """The proxy, without keys and without memories."""
+    yield running[1]
+    running[1].clear()
+
+
+def test_memories_are_appended_to_the_last_message_and_every_other_byte_stays(upstream: Upstream, server: Server) -> None:
+    know(server, "Ann has a dog named Rex.")
+    http = server.client(**headers())
+    # Numbers, spaces, escapes and equal keys that no JSON library would write again like this.
+    body = (
+        '{ "model":"m",  "temperature": 0.70, "messages" : [ '
+        '{"role": "system","content":"Be \\u006bind \\ud83d\\ude00"},\n'
+        ' {"role":"user","content":"x","content":"Hello \\"you\\" \\u00fc"}  , {"role":"assistant","content":null},'
+        '{"content":"My dog\'s name?"  ,"role":"user" } ], "seed":1e2, "n":1 }'
+    )
+    response = http.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert ok(response)["choices"][0]["message"]["content"] == "I see."
+    assert response.headers["x-deltamem-memory"] == "on"
+    (asked,) = upstream.asked
+    place = body.index("My dog's name?") + len("My dog's name?")
+    addition = json.dumps(REMEMBERED)[1:-1]
+    assert asked.body.decode() == body[:place] + addition + body[place:]
+
+
+def test_what_is_said_over_several_requests_is_one_session_read_once(upstream: Upstream, server: Server) -> None:
+    http, history = (
+        server.client(**headers()),
+        ["My city is Boston.", "I see.", "My dog is Rex.", "I see.", "Bye.", "I see."],
+    )
+    ok(http.post(CHAT, json=chat(*history[:1])))
+    ok(http.post(CHAT, json=chat(*history[:3], stream=False)))
+    again = chat(*history[:3])
+    assert http.post(CHAT, json=again).headers["x-deltamem-memory"] == "on", "the same again: the answer is made again"
+    last = {"model": "m", "messages": [{"role": "user", "content": "Bye."}], "stream": True}
+    assert ask_stream(http, last).endswith(b"data: [DONE]\n\n")
+    assert server.service.store.journal.owner("ann").head == 0, "nothing is read while it goes on"
+    end(server)
+    assert dialogues(server) == [history]
+    found = ok(http.get(f"{ANN}/memories"))["memories"]
+    assert [one["text"] for one in found] == ["Ann's city is Boston.", "Ann's dog is Rex."]
+    # It goes on: only what is new becomes a further session.
+    ok(http.post(CHAT, json=chat(*history, "My job is nurse.")))
+    assert REMEMBERED.partition("\n- ")[0] in upstream.asked[-1].last
+    end(server)
+    assert dialogues(server)[1:] == [["My job is nurse.", "I see."]]
+    assert [e.session_id for e in server.service.store.journal.owner("ann").entries()] == ["s", "s/2"]
+    end(server)
+    assert len(dialogues(server)) == 2
+
+
+def test_a_conversation_without_a_name_is_known_by_its_beginning(server: Server) -> None:
+    http = server.client(**headers(session=None))
+    ok(http.post(CHAT, json=chat("My city is Boston.")))
+    ok(http.post(CHAT, json=chat("My job is nurse.")))
+    ok(http.post(CHAT, json=chat("My city is Boston.", "I see.", "My dog is Rex.")))
+    end(server)
+    assert sorted(dialogues(server)) == [
+        ["My city is Boston.", "I see.", "My dog is Rex.", "I see."],
+        ["My job is nurse.", "I see."],
+    ]
 
 
 def test_silence_ends_a_conversation(tmp_path: Path) -> None:
@@ -109,38 +126,39 @@ def test_silence_ends_a_conversation(tmp_path: Path) -> None:
         assert dialogues(server)[0][0] == "My city is Boston."
 
 
-def test_streams_go_through_byte_for_byte_as_they_come(tmp_path: Path) -> None:
+def test_streams_go_through_byte_for_byte_as_they_come(upstream: Upstream, server: Server) -> None:
+    chunks = [
+        b": comment\r\n\r\n",
+        event("I "),
+        b"data: {not json\n\n",
+        event("see."),
+        event(None, "stop"),
+        b"data: [DONE]\n\n",
+    ]
     sent: list[bytes] = []
     steps = threading.Semaphore(0)
 
     def answer(asked: Asked) -> Iterator[bytes]:
-        for chunk in (
-            b": comment\r\n\r\n",
-            event("I "),
-            b"data: {not json\n\n",
-            event("see."),
-            event(None, "stop"),
-            b"data: [DONE]\n\n",
-        ):
+        for chunk in chunks:
             sent.append(chunk)
             yield chunk
             assert steps.acquire(timeout=LONG)
 
-    with models(answer, X_Request_Id="r1") as upstream, proxying(tmp_path, upstream) as server:
-        http = server.client(**headers())
-        with http.stream("POST", CHAT, json=chat("My city is Boston.", stream=True)) as response:
-            assert response.headers["content-type"] == "text/event-stream" and response.headers["x-request-id"] == "r1"
-            got = b""
-            for chunk in response.iter_raw():
-                got += chunk
-                assert got == b"".join(sent), "each is here before the next is made"
-                steps.release()
-        assert got == b"".join(sent) and len(sent) == 6
-        end(server)
-        assert dialogues(server) == [["My city is Boston.", "I see."]]
+    upstream.answers(answer, X_Request_Id="r1")
+    body = chat("My city is Boston.", stream=True)
+    with server.client(**headers()).stream("POST", CHAT, json=body) as response:
+        assert response.headers["content-type"] == "text/event-stream" and response.headers["x-request-id"] == "r1"
+        got = b""
+        for chunk in response.iter_raw():
+            got += chunk
+            assert got == b"".join(sent), "each is here before the next is made"
+            steps.release()
+    assert got == b"".join(chunks)
+    end(server)
+    assert dialogues(server) == [["My city is Boston.", "I see."]]
 
 
-def test_tools_images_and_parts(tmp_path: Path) -> None:
+def test_tools_images_and_parts(upstream: Upstream, server: Server) -> None:
     def answer(asked: Asked) -> Iterator[bytes]:
         if asked.json["messages"][-1]["role"] == "tool":
             yield said("It is sunny.")
@@ -148,116 +166,98 @@ def test_tools_images_and_parts(tmp_path: Path) -> None:
             call = {"id": "t", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
             yield said(None, tool_calls=[call])  # type: ignore[arg-type]
 
-    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
-        know(server, "Ann has a dog named Rex.")
-        client = openai.OpenAI(base_url=f"{server.url}/proxy/v1", api_key="x", default_headers=headers(), max_retries=0)
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Weather, and my dog's name?"}, image]}]
-        first = client.chat.completions.create(model="m", messages=messages)
-        assert first.choices[0].message.tool_calls
-        messages += [
-            first.choices[0].message.model_dump(exclude_none=True),
-            {"role": "tool", "tool_call_id": "t", "content": "sun"},
-        ]
-        second = client.chat.completions.create(model="m", messages=messages)
-        assert second.choices[0].message.content == "It is sunny."
-        one, other = [asked.json["messages"] for asked in upstream.asked]
-        assert [part["type"] for part in one[0]["content"]] == ["text", "image_url", "text"]
-        assert one[0]["content"][2]["text"] == REMEMBERED.lstrip("\n") and one[0]["content"][:2] == messages[0]["content"]
-        assert other[0] == one[0] and other[1:] == messages[1:], "the beginning is the same, and nothing follows the tool"
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": []}])  # type: ignore[list-item]
-        assert upstream.asked[-1].last == []
-        end(server)
-        assert dialogues(server)[0][:2] == ["Weather, and my dog's name?", "It is sunny."]
+    upstream.answers(answer)
+    know(server, "Ann has a dog named Rex.")
+    client = openai.OpenAI(base_url=f"{server.url}/proxy/v1", api_key="x", default_headers=headers(), max_retries=0)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Weather, and my dog's name?"}, image]}]
+    first = client.chat.completions.create(model="m", messages=messages)
+    assert first.choices[0].message.tool_calls
+    called = first.choices[0].message.model_dump(exclude_none=True)
+    messages += [called, {"role": "tool", "tool_call_id": "t", "content": "sun"}]
+    second = client.chat.completions.create(model="m", messages=messages)
+    assert second.choices[0].message.content == "It is sunny."
+    one, other = [asked.json["messages"] for asked in upstream.asked]
+    assert [part["type"] for part in one[0]["content"]] == ["text", "image_url", "text"]
+    assert one[0]["content"][2]["text"] == REMEMBERED.lstrip("\n") and one[0]["content"][:2] == messages[0]["content"]
+    assert other[0] == one[0] and other[1:] == messages[1:], "the beginning is the same, and nothing follows the tool"
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": []}])  # type: ignore[list-item]
+    assert upstream.asked[-1].last == []
+    end(server)
+    assert dialogues(server)[0][:2] == ["Weather, and my dog's name?", "It is sunny."]
 
 
-async def test_the_official_client_synchronous_asynchronous_and_streaming(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        ann, bob = server.key("ann"), server.key("bob")
-        know(server, "Ann has a dog named Rex.")
-        options: dict[str, Any] = {"base_url": f"{server.url}/proxy/v1", "max_retries": 0}
-        client = openai.OpenAI(api_key=ann, default_headers=headers(owner=None), **options)
-        messages: list[Any] = [{"role": "user", "content": "My dog's name?"}]
+async def test_the_official_client_synchronous_asynchronous_and_streaming(upstream: Upstream, server: Server) -> None:
+    ann, bob = server.key("ann"), server.key("bob")
+    know(server, "Ann has a dog named Rex.")
+    options: dict[str, Any] = {"base_url": f"{server.url}/proxy/v1", "max_retries": 0}
+    client = openai.OpenAI(api_key=ann, default_headers=headers(owner=None), **options)
+    messages: list[Any] = [{"role": "user", "content": "My dog's name?"}]
 
-        def ask() -> tuple[str, str]:
-            done = client.chat.completions.create(model="m", messages=messages)
-            stream = client.chat.completions.create(model="m", messages=messages, stream=True)
-            return done.choices[0].message.content or "", "".join(part.choices[0].delta.content or "" for part in stream)
+    def ask() -> tuple[str, str]:
+        done = client.chat.completions.create(model="m", messages=messages)
+        stream = client.chat.completions.create(model="m", messages=messages, stream=True)
+        return done.choices[0].message.content or "", "".join(part.choices[0].delta.content or "" for part in stream)
 
-        assert await asyncio.to_thread(ask) == ("I see.", "I see.")
-        assert [model.id for model in await asyncio.to_thread(lambda: client.models.list().data)] == ["m"]
-        other = openai.AsyncOpenAI(api_key=bob, default_headers=headers(owner="bob"), **options)
-        raw = await other.chat.completions.with_raw_response.create(model="m", messages=messages)
-        assert raw.headers["x-deltamem-memory"] == "on"
-        async with await other.chat.completions.create(model="m", messages=messages, stream=True) as stream:
-            assert "".join([part.choices[0].delta.content or "" async for part in stream]) == "I see."
-        chats = [asked for asked in upstream.asked if asked.path == "/v1/chat/completions"]
-        assert [asked.last for asked in chats] == [f"My dog's name?{REMEMBERED}"] * 2 + ["My dog's name?"] * 2
-        for asked in upstream.asked:
-            assert asked.headers["authorization"] == "Bearer upstream-key"
-            assert not {"x-api-key", "cookie"} & asked.headers.keys() and not any(
-                "deltamem" in name for name in asked.headers
-            )
-            assert ann not in str(asked.headers) and bob not in str(asked.headers)
-        await other.close()
-        client.close()
+    assert await asyncio.to_thread(ask) == ("I see.", "I see.")
+    assert [model.id for model in await asyncio.to_thread(lambda: client.models.list().data)] == ["m"]
+    other = openai.AsyncOpenAI(api_key=bob, default_headers=headers(owner="bob"), **options)
+    raw = await other.chat.completions.with_raw_response.create(model="m", messages=messages)
+    assert raw.headers["x-deltamem-memory"] == "on"
+    async with await other.chat.completions.create(model="m", messages=messages, stream=True) as stream:
+        assert "".join([part.choices[0].delta.content or "" async for part in stream]) == "I see."
+    chats = [asked for asked in upstream.asked if asked.path == "/v1/chat/completions"]
+    assert [asked.last for asked in chats] == [f"My dog's name?{REMEMBERED}"] * 2 + ["My dog's name?"] * 2
+    for asked in upstream.asked:
+        assert asked.headers["authorization"] == "Bearer upstream-key"
+        assert not [name for name in asked.headers if name in ("x-api-key", "cookie") or "deltamem" in name]
+        assert ann not in str(asked.headers) and bob not in str(asked.headers)
+    await other.close()
+    client.close()
 
 
-def test_who_may_use_whose_memory(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        ann, both = server.key("ann"), server.key("ann", "bob")
-        reader = server.key("ann", scopes=[Scope.READ])
-        problem(server.client().post(CHAT, json=chat("Hello")), 401)
-        problem(server.client().get("/proxy/v1/models"), 401)
-        foreign = problem(server.client(ann, **headers(owner="bob")).post(CHAT, json=chat("Hello")), 404)
-        assert foreign == problem(server.client(ann, **headers(owner="nobody")).post(CHAT, json=chat("Hello")), 404)
-        assert "X-DeltaMem-Owner" in problem(server.client(both).post(CHAT, json=chat("Hello")), 400)
-        assert "write" in problem(server.client(reader).post(CHAT, json=chat("Hello")), 403)
-        assert "'of'" in problem(server.client(ann, **{"X-DeltaMem-Mode": "of"}).post(CHAT, json=chat("Hello")), 400)
-        for wrong in ("%ff", "%00", "x" * 257, "%0A"):
-            problem(server.client(ann, **headers(session=wrong)).post(CHAT, json=chat("Hello")), 400)
-        assert upstream.asked == [] and server.service.store.owners() == []
-        read = server.client(reader, **{"X-DeltaMem-Mode": "read"})
-        assert read.post(CHAT, json=chat("Hello")).headers["x-deltamem-memory"] == "read"
-        assert server.service.store.owners() == [], "reading leaves no trace"
-        # Percent-encoded, since headers hold ASCII.
-        juergen = server.client(server.key("Jürgen"), **headers(owner="J%C3%BCrgen"))
-        ok(juergen.post(CHAT, json=chat("Hello")))
-        assert server.service.store.owners() == ["Jürgen"]
+def test_who_may_use_whose_memory(upstream: Upstream, server: Server) -> None:
+    ann, both = server.key("ann"), server.key("ann", "bob")
+    reader = server.key("ann", scopes=[Scope.READ])
+    problem(server.client().post(CHAT, json=chat("Hello")), 401)
+    problem(server.client().get("/proxy/v1/models"), 401)
+    foreign = problem(server.client(ann, **headers(owner="bob")).post(CHAT, json=chat("Hello")), 404)
+    assert foreign == problem(server.client(ann, **headers(owner="nobody")).post(CHAT, json=chat("Hello")), 404)
+    assert "X-DeltaMem-Owner" in problem(server.client(both).post(CHAT, json=chat("Hello")), 400)
+    assert "write" in problem(server.client(reader).post(CHAT, json=chat("Hello")), 403)
+    assert "'of'" in problem(server.client(ann, **{"X-DeltaMem-Mode": "of"}).post(CHAT, json=chat("Hello")), 400)
+    for wrong in ("%ff", "%00", "x" * 257, "%0A"):
+        problem(server.client(ann, **headers(session=wrong)).post(CHAT, json=chat("Hello")), 400)
+    assert upstream.asked == [] and server.service.store.owners() == []
+    read = server.client(reader, **{"X-DeltaMem-Mode": "read"})
+    assert read.post(CHAT, json=chat("Hello")).headers["x-deltamem-memory"] == "read"
+    assert server.service.store.owners() == [], "reading leaves no trace"
+    # Percent-encoded, since headers hold ASCII.
+    juergen = server.client(server.key("Jürgen"), **headers(owner="J%C3%BCrgen"))
+    ok(juergen.post(CHAT, json=chat("Hello")))
+    assert server.service.store.owners() == ["Jürgen"]
 
 
-def test_models_are_the_only_other_thing_that_the_upstreams_key_opens(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        http = server.client()
-        for path, sent in (
-            ("models", "models"),
-            ("models/Qwen/Qwen3-8B", "models/Qwen/Qwen3-8B"),
-            ("models/a%3Fb%23c", "models/a%3Fb%23c"),
-        ):
-            ok(http.get(f"/proxy/v1/{path}"))
-            assert upstream.asked[-1].path == f"/v1/{sent}"
-        for path in (
-            "models/%2e%2e/files",
-            "models/x/%2E./%2e%2e/files",
-            "models//files",
-            "models/%2e",
-            "files",
-            "models/",
-            "embeddings",
-        ):
-            problem(http.get(f"/proxy/v1/{path}"), 404)
-        assert len(upstream.asked) == 3
+def test_models_are_the_only_other_thing_that_the_upstreams_key_opens(upstream: Upstream, server: Server) -> None:
+    http = server.client()
+    good = ["models", "models/Qwen/Qwen3-8B", "models/a%3Fb%23c"]
+    for path in good:
+        ok(http.get(f"/proxy/v1/{path}"))
+    for path in ("%2e%2e/files", "x/%2E./%2e%2e/files", "/files", "%2e", ""):
+        problem(http.get(f"/proxy/v1/models/{path}"), 404)
+    for path in ("files", "embeddings"):
+        problem(http.get(f"/proxy/v1/{path}"), 404)
+    assert [asked.path for asked in upstream.asked] == [f"/v1/{path}" for path in good]
 
 
-def test_the_modes(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        know(server, "Ann has a dog named Rex.")
-        for mode, appended in (("on", True), ("read", True), ("off", False)):
-            http = server.client(**headers(session=mode) | {"X-DeltaMem-Mode": mode})
-            assert http.post(CHAT, json=chat(f"My dog's name? {mode}")).headers["x-deltamem-memory"] == mode
-            assert ("<memories>" in upstream.asked[-1].last) is appended
-        end(server)
-        assert dialogues(server) == [["My dog's name? on", "I see."]]
+def test_the_modes(upstream: Upstream, server: Server) -> None:
+    know(server, "Ann has a dog named Rex.")
+    for mode, appended in (("on", True), ("read", True), ("off", False)):
+        http = server.client(**headers(session=mode) | {"X-DeltaMem-Mode": mode})
+        assert http.post(CHAT, json=chat(f"My dog's name? {mode}")).headers["x-deltamem-memory"] == mode
+        assert ("<memories>" in upstream.asked[-1].last) is appended
+    end(server)
+    assert dialogues(server) == [["My dog's name? on", "I see."]]
 
 
 def test_a_memory_that_fails_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,44 +291,40 @@ def test_a_memory_that_fails_holds_nothing_up(tmp_path: Path, monkeypatch: pytes
         assert dialogues(server) == []
 
 
-def test_errors_of_the_upstream_pass_and_nothing_is_remembered(tmp_path: Path) -> None:
+def test_errors_of_the_upstream_pass_and_nothing_is_remembered(upstream: Upstream, server: Server) -> None:
     refusal = b'{"error": {"message": "slow down", "type": "rate_limit", "code": null}}'
-    with models(lambda asked: iter([refusal]), 429, Retry_After="7") as upstream, proxying(tmp_path, upstream) as server:
-        response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
-        assert (response.status_code, response.headers["retry-after"], response.content) == (429, "7", refusal)
-        client = openai.OpenAI(base_url=f"{server.url}/proxy/v1", api_key="x", default_headers=headers(), max_retries=0)
-        with pytest.raises(openai.RateLimitError, match="slow down"):
-            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
-        client.close()
-        assert server.service.store.owners() == []
+    upstream.answers(lambda asked: iter([refusal]), 429, Retry_After="7")
+    response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
+    assert (response.status_code, response.headers["retry-after"], response.content) == (429, "7", refusal)
+    assert server.service.store.owners() == []
 
 
 def test_an_upstream_that_is_not_there_or_silent(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         nowhere = Upstream(f"http://127.0.0.1:{held.getsockname()[1]}/v1")
-        with proxying(tmp_path, nowhere) as server:
-            assert "cannot be reached" in problem(server.client(**headers()).post(CHAT, json=chat("Hello")), 502)
-        held.listen()
         with proxying(tmp_path, nowhere, answer=0.2) as server:
-            assert "in time" in problem(server.client(**headers()).post(CHAT, json=chat("Hello")), 504)
+            http = server.client(**headers())
+            assert "cannot be reached" in problem(http.post(CHAT, json=chat("Hello")), 502)
+            held.listen()
+            assert "in time" in problem(http.post(CHAT, json=chat("Hello")), 504)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_upstream_that_dies_in_the_middle_is_seen_to_die(tmp_path: Path, stream: bool) -> None:
+def test_an_upstream_that_dies_in_the_middle_is_seen_to_die(upstream: Upstream, server: Server, stream: bool) -> None:
     def answer(asked: Asked) -> Iterator[bytes]:
         yield event("I ") if stream else said("I see.")[:30]
         raise ConnectionError
 
-    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
-        with pytest.raises(httpx.RemoteProtocolError):
-            server.client(**headers()).post(CHAT, json=chat("My city is Boston.", stream=stream))
-        end(server)
-        assert dialogues(server) == [["My city is Boston."]], "what the person said counts, half an answer does not"
+    upstream.answers(answer)
+    with pytest.raises(httpx.RemoteProtocolError):
+        server.client(**headers()).post(CHAT, json=chat("My city is Boston.", stream=stream))
+    end(server)
+    assert dialogues(server) == [["My city is Boston."]], "what the person said counts, half an answer does not"
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_when_the_client_leaves_the_upstream_is_left(tmp_path: Path, begun: bool) -> None:
+def test_when_the_client_leaves_the_upstream_is_left(upstream: Upstream, server: Server, begun: bool) -> None:
     waiting, left = threading.Event(), threading.Event()
 
     def answer(asked: Asked) -> Iterator[bytes]:
@@ -339,48 +335,45 @@ def test_when_the_client_leaves_the_upstream_is_left(tmp_path: Path, begun: bool
         while True:  # until the connection is found closed
             yield event("x" * 100_000)
 
-    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
-        with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as connection:
-            body = json.dumps(chat("My city is Boston.", stream=True)).encode()
-            lines = [f"POST {CHAT} HTTP/1.1", "Host: localhost", *(f"{n}: {v}" for n, v in headers().items())]
-            connection.sendall("\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body)
-            if begun:
-                assert connection.recv(10) == b"HTTP/1.1 2"
-            assert waiting.wait(LONG)
-        left.set()
-        assert upstream.gone.wait(LONG)
-        ok(server.client(**headers()).get("/health/live"))
+    upstream.answers(answer)
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as connection:
+        body = json.dumps(chat("My city is Boston.", stream=True)).encode()
+        lines = [f"POST {CHAT} HTTP/1.1", "Host: localhost", *(f"{n}: {v}" for n, v in headers().items())]
+        connection.sendall("\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body)
+        if begun:
+            assert connection.recv(10) == b"HTTP/1.1 2"
+        assert waiting.wait(LONG)
+    left.set()
+    assert upstream.gone.wait(LONG)
+    ok(server.client(**headers()).get("/health/live"))
 
 
-def test_a_huge_answer_goes_through_and_is_not_remembered(tmp_path: Path) -> None:
-    huge = said("word " * 4_000_000)
-
-    def answer(asked: Asked) -> Iterator[bytes]:
-        for place in range(0, len(huge), 65_536):
-            yield huge[place : place + 65_536]
-
-    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
-        response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
-        assert response.content == huge and response.headers["x-deltamem-memory"] == "on"
-        end(server)
-        assert dialogues(server) == [["My city is Boston."]]
+def test_a_huge_answer_goes_through_and_is_not_remembered(
+    upstream: Upstream, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_LARGEST_ANSWER", 2**20)
+    huge = said("word " * 400_000)
+    upstream.answers(lambda asked: (huge[place : place + 65_536] for place in range(0, len(huge), 65_536)))
+    response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
+    assert response.content == huge and response.headers["x-deltamem-memory"] == "on"
+    end(server)
+    assert dialogues(server) == [["My city is Boston."]]
 
 
-def test_what_is_forgotten_or_erased_is_in_no_file(tmp_path: Path) -> None:
-    with models() as upstream, proxying(tmp_path, upstream) as server:
-        http = server.client(**headers())
-        know(server, "Ann's passphrase is xyzzyplugh.")
-        ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.")))
-        ok(http.post(CHAT, json=chat("My city is Boston."), headers=headers("t")))
-        ok(http.delete(f"{ANN}/memories/m1", params={"mode": "erase"}))
-        ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.", "I see.", "My job is nurse.")))
-        bob = server.client(**headers(owner="bob"))
-        ok(bob.post(CHAT, json=chat("My word is frobnicate.")))
-        ok(server.client().delete("/v1/owners/bob"))
-        end(server)
-        kept = [["", "I see.", "My job is nurse.", "I see."], ["My city is Boston.", "I see."]]
-        assert sorted(dialogues(server)) == kept
-    data = {path: path.read_bytes().lower() for path in tmp_path.rglob("*") if path.is_file()}
+def test_what_is_forgotten_or_erased_is_in_no_file(server: Server) -> None:
+    http = server.client(**headers())
+    know(server, "Ann's passphrase is xyzzyplugh.")
+    ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.")))
+    ok(http.post(CHAT, json=chat("My city is Boston."), headers=headers("t")))
+    ok(http.delete(f"{ANN}/memories/m1", params={"mode": "erase"}))
+    ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.", "I see.", "My job is nurse.")))
+    bob = server.client(**headers(owner="bob"))
+    ok(bob.post(CHAT, json=chat("My word is frobnicate.")))
+    ok(server.client().delete("/v1/owners/bob"))
+    end(server)
+    kept = [["", "I see.", "My job is nurse.", "I see."], ["My city is Boston.", "I see."]]
+    assert sorted(dialogues(server)) == kept
+    data = {path: path.read_bytes().lower() for path in server.folder.rglob("*") if path.is_file()}
     for word in (b"xyzzy", b"frobnicate"):
         assert [path for path, found in data.items() if word in found] == []
     assert any(b"my city is boston" in found for found in data.values())
@@ -438,7 +431,7 @@ def test_what_was_said_survives_a_kill_and_is_read_once(tmp_path: Path) -> None:
             assert len({job["position"] for job in done}) == 9
 
 
-def test_what_is_erased_while_an_answer_is_made_does_not_come_back_with_it(tmp_path: Path) -> None:
+def test_what_is_erased_while_an_answer_is_made_does_not_come_back_with_it(upstream: Upstream, server: Server) -> None:
     asked, erased = threading.Event(), threading.Event()
 
     def answer(request: Asked) -> Iterator[bytes]:
@@ -448,7 +441,8 @@ def test_what_is_erased_while_an_answer_is_made_does_not_come_back_with_it(tmp_p
         yield event("keep a quokka.")
         yield event(None, "stop")
 
-    with models(answer) as upstream, proxying(tmp_path, upstream) as server, ThreadPoolExecutor(1) as pool:
+    upstream.answers(answer)
+    with ThreadPoolExecutor(1) as pool:
         http = server.client()
         [memory] = written(http, "Ann keeps a quokka.")
         for path in (f"{ANN}/memories/{memory['id']}?mode=erase", ANN):
@@ -471,13 +465,16 @@ def test_the_proxy_and_the_client_before_it(tmp_path: Path) -> None:
     (tmp_path / "bank").mkdir()
     with Keys.open(tmp_path / "bank" / KEYS_FILE) as keys:
         token = keys.create("test", ["ann"], frozenset({Scope.READ, Scope.WRITE}))[1]
+    program = block(README, "python", "from openai import OpenAI").replace("TOKEN", token)
+
+    def ask(url: str) -> None:
+        memory = {"memories": [{"text": "Ann has a dog called Rex."}]}
+        ok(httpx.post(f"{url}{ANN}/memories", json=memory, headers={"X-API-Key": token}), 201)
+        exec(program.replace("http://localhost:8377", url), {})
+
     with models() as upstream, serve(rules) as reader:
-        replaced = {"https://HOST/v1": upstream.url, "http://localhost:8000/v1": reader.url, "KEY=...": "KEY=secret"}
-        with started(block(README, "bash", "--upstream"), tmp_path, replaced) as server, server.client(token) as http:
-            ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog called Rex."}]}), 201)
-            program = block(README, "python", "from openai import OpenAI")
-            program = program.replace("http://localhost:8377", server.url).replace("TOKEN", token)
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "I see.\n", done.stderr
+        line = block(README, "bash", "--upstream").replace("https://HOST/v1", upstream.url).replace("KEY=...", "KEY=secret")
+        printed = conversed(line.replace("http://localhost:8000/v1", reader.url), ask, tmp_path)
+    assert printed == "I see.\n"
     (asked,) = upstream.asked
     assert "Ann has a dog called Rex." in asked.last and asked.headers["authorization"] == "Bearer secret"

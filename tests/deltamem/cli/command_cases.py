@@ -3,19 +3,19 @@
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from episode_texts import WordEmbedder
+from process_cases import COMMAND, INTERRUPTIBLE, environment
 from rule_model import answer
-from scripted_server import Reply, completion
+from scripted_server import Reply, completion, is_check
 from typer.testing import CliRunner, Result
 
 from deltamem.cli.app import app
@@ -24,18 +24,7 @@ from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
 
-ROOT = Path(__file__).resolve().parents[3]
-WITH_TESTS = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
 RUNNER = CliRunner()
-
-CHEAP = """
-import deltamem.embedding
-from episode_texts import WordEmbedder
-from deltamem.cli.app import main
-deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
-main()
-"""
-"""A process that runs the command, and spares itself the seconds that loading an embedding model takes."""
 
 
 @pytest.fixture
@@ -52,14 +41,14 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def follow_rules(body: dict[str, Any]) -> Reply:
     """How a server answers whose model follows the rules of `rule_model`."""
-    if body["max_tokens"] == 1:
+    if is_check(body):
         return completion("Hello.", tokens=1)
     return completion(answer(body["messages"]), prompt_tokens=100, tokens=10)
 
 
-def run(*arguments: str, given: str | None = None) -> Result:
+def run(*arguments: str, given: str | None = None, **variables: str) -> Result:
     """Run the command in this process; a defect of ours is raised."""
-    return RUNNER.invoke(app, list(arguments), input=given, prog_name="deltamem", catch_exceptions=False)
+    return RUNNER.invoke(app, list(arguments), input=given, env=variables, prog_name="deltamem", catch_exceptions=False)
 
 
 def run_json(*arguments: str, given: str | None = None) -> Any:
@@ -79,43 +68,28 @@ def one_sentence(result: Result) -> str:
     return result.stderr.removeprefix("error: ").strip()
 
 
-def start(arguments: Sequence[str], environment: Mapping[str, str], *, cheap: bool = True) -> "subprocess.Popen[str]":
+def start(arguments: Sequence[str], variables: Mapping[str, str], *, cheap: bool = True) -> "subprocess.Popen[str]":
     """Start the command as a process of its own."""
-    how = ["-c", CHEAP] if cheap else ["-m", "deltamem.cli"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
+    pipe = subprocess.PIPE
+    command = [*(COMMAND if cheap else (sys.executable, "-m", "deltamem.cli")), *arguments]
     return subprocess.Popen(
-        [sys.executable, *how, *arguments],
-        env=clean | {"PYTHONPATH": WITH_TESTS, "OMP_NUM_THREADS": "1"} | dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+        command, env=environment(variables), stdin=pipe, stdout=pipe, stderr=pipe, text=True, preexec_fn=INTERRUPTIBLE
     )
 
 
-def on_a_terminal(
-    *arguments: str, given: str = "", program: tuple[str, ...] = ("-m", "deltamem.cli"), **environment: str
-) -> tuple[str, int]:
+def on_a_terminal(*arguments: str, given: str) -> tuple[str, int]:
     """Run the command on a terminal of its own; what it showed, and how it ended."""
     ours, theirs = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        env=env | {"PYTHONPATH": WITH_TESTS, "TERM": "xterm-256color"} | environment,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
+    command = [sys.executable, "-m", "deltamem.cli", *arguments]
+    variables = {name: value for name, value in os.environ.items() if name.startswith("DELTAMEM_")}
+    env = environment(variables | {"NO_COLOR": "1"})
+    process = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     os.write(ours, given.encode())
     shown = b""
-    try:
+    with suppress(OSError):  # the other side is closed
         while chunk := os.read(ours, 65536):
             shown += chunk
-    except OSError:  # the other side is closed
-        pass
     os.close(ours)
     return shown.decode(), process.wait()
 

@@ -1,7 +1,6 @@
 """The command as a process: exit codes, interrupts, pipes, two processes on one bank, speed of reading."""
 
 import json
-import os
 import re
 import resource
 import signal
@@ -11,28 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_cases import (
-    CHEAP,
-    FRIDAY,
-    MONDAY,
-    SUNDAY,
-    WITH_TESTS,
-    follow_rules,
-    lines_of,
-    on_a_terminal,
-    one_sentence,
-    run,
-    run_json,
-    start,
-    write,
-)
+from command_cases import FRIDAY, MONDAY, SUNDAY, follow_rules, lines_of, one_sentence, run, run_json, start, write
 from episode_texts import WordEmbedder
+from process_cases import environment
 from scripted_server import Reply, Served, serve
 
 from deltamem.bank.store import MemoryStore
 
 
-def environment(bank: Path, **more: str) -> dict[str, str]:
+def anns(bank: Path, **more: str) -> dict[str, str]:
     return {"DELTAMEM_BANK": str(bank), "DELTAMEM_OWNER": "ann", "DELTAMEM_PERSON": "Ann"} | more
 
 
@@ -47,7 +33,7 @@ def test_an_interrupt_loses_no_finished_session(bank: Path) -> None:
         return Reply(reply.body, delay=300 if slow else 0)
 
     with serve(script) as served:
-        process = start(["add", "-", "--json"], environment(bank, DELTAMEM_BASE_URL=served.url))
+        process = start(["add", "-", "--json"], anns(bank, DELTAMEM_BASE_URL=served.url))
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(lines_of(MONDAY, FRIDAY, SUNDAY))
         process.stdin.close()
@@ -67,15 +53,13 @@ def test_an_interrupt_loses_no_finished_session(bank: Path) -> None:
 
 def test_readers_work_while_an_application_holds_the_bank(boston: Path) -> None:
     with MemoryStore.open(boston, WordEmbedder()):
-        reader = start(["show"], environment(boston), cheap=False)
-        shown, errors = reader.communicate(timeout=300)
-        assert (reader.returncode, shown, errors) == (0, "m1  2026-03-02 09:00  Ann's city is Boston.\n", "")
+        assert run("show").stdout == "m1  2026-03-02 09:00  Ann's city is Boston.\n"
         assert one_sentence(run("search", "city")).startswith(f"{boston} is in use by ")
 
 
 def test_a_reader_that_leaves_early_ends_the_command_quietly(bank: Path) -> None:
     write(bank, ("many", "2026-03-02T09:00", f"Ann likes tea {'very ' * 400}much."), copies=2000)
-    process = start(["export"], environment(bank), cheap=False)
+    process = start(["export"], anns(bank), cheap=False)
     assert process.stdout is not None
     assert process.stdout.read(10)
     process.stdout.close()
@@ -100,7 +84,7 @@ print(sorted({'numpy', 'chromadb', 'torch', 'openai', 'fastapi', 'rich.progress'
 
 def test_reading_loads_neither_numbers_nor_models_and_writes_in_any_encoding(bank: Path) -> None:
     write(bank, ("s", "2026-03-02T09:00", "Zoë likes 日本."))
-    ascii_only = os.environ | environment(bank, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0", PYTHONPATH=WITH_TESTS)
+    ascii_only = environment(anns(bank, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0"))
     commands = [["show"], ["show", "--json"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["export"]]
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", SEVERAL, json.dumps(commands)], env=ascii_only, capture_output=True)
@@ -115,20 +99,18 @@ def test_reading_loads_neither_numbers_nor_models_and_writes_in_any_encoding(ban
     assert seconds < 2.4  # 0.8 s on an idle machine; these are shared
 
 
-def test_the_bar_on_a_terminal_leaves_the_lines_alone(bank: Path, rules: Served, tmp_path: Path) -> None:
-    file = tmp_path / "sessions.jsonl"
-    file.write_text(lines_of(MONDAY, FRIDAY))
-    shown, code = on_a_terminal("add", str(file), program=("-c", CHEAP), NO_COLOR="1", COLUMNS="100")
-    assert code == 0
-    assert "sessions" in shown and "0/2" in shown  # the bar, which is taken away again
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in shown.split("\n")]
+def test_the_bar_on_a_terminal_leaves_the_lines_alone(bank: Path, rules: Served) -> None:
+    done = run("add", "-", given=lines_of(MONDAY, FRIDAY), FORCE_COLOR="1", NO_COLOR="1", COLUMNS="100")
+    assert done.exit_code == 0
+    assert "sessions" in done.stderr and "0/2" in done.stderr  # the bar, which is taken away again
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in done.output.split("\n")]
     for expected in ("  + m1  Ann's city is Boston.", "  ~ m1  Ann's city is Denver.", "  + m2  Ann's dog is Rex."):
-        assert expected in lines, ascii(shown)
+        assert expected in lines, ascii(done.output)
 
 
 @pytest.mark.slow
 def test_the_offline_embedder_in_a_real_process(bank: Path, rules: Served) -> None:
-    process = start(["add", "-"], environment(bank, DELTAMEM_BASE_URL=rules.url), cheap=False)
+    process = start(["add", "-"], anns(bank, DELTAMEM_BASE_URL=rules.url), cheap=False)
     shown, errors = process.communicate(lines_of(MONDAY), timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert "  + m1  Ann's city is Boston." in shown.splitlines()

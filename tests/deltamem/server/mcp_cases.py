@@ -1,7 +1,6 @@
 """How the tests of MCP speak to it: in this process, over HTTP, and over standard input and output."""
 
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,8 @@ from episode_texts import WordEmbedder
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
-from server_cases import CHEAP, ROOT, Server
+from process_cases import CHEAP, environment
+from server_cases import Server
 
 from deltamem.bank.store import MemoryStore
 from deltamem.policy import Policy
@@ -111,9 +111,5 @@ SPEAKS = {"Accept": "application/json, text/event-stream", "Content-Type": "appl
 
 
 def started(bank: Path, *arguments: str, program: str = CHEAP, owner: str = "Ann") -> StdioServerParameters:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
-    return StdioServerParameters(
-        command=sys.executable,
-        args=["-c", program, "mcp", "--bank", str(bank), "--owner", owner, *arguments],
-        env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
-    )
+    command = ["-c", program, "mcp", "--bank", str(bank), "--owner", owner, *arguments]
+    return StdioServerParameters(command=sys.executable, args=command, env=environment())

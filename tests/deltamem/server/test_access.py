@@ -1,11 +1,10 @@
 """Keys, scopes, rates and body limits: what is another's cannot be told from what does not exist."""
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from server_cases import LONG, Server, serving
+from server_cases import ANN, LONG, Server, everything, serving, written
 
 from deltamem.errors import DeltaMemError
 from deltamem.server.access import Access
@@ -44,7 +43,7 @@ ROUTES = [
 def ann(server: Server) -> httpx.Client:
     """Ann's client; she has a memory."""
     client = server.client(server.key("ann"))
-    assert client.post("/v1/owners/ann/memories", json={"memories": [{"text": "Ann has a dog."}]}).status_code == 201
+    written(client, "Ann has a dog.")
     return client
 
 
@@ -55,13 +54,7 @@ def bobs(server: Server) -> dict[str, str]:
     said = [{"role": "user", "content": "My pet is a bee."}]
     bob.post("/v1/owners/bob/sessions", json={"id": "s1", "time": "2026-03-02T09:00:00", "turns": said, "wait": LONG})
     job = bob.get("/v1/owners/bob/jobs", params={"state": "done"}).json()["jobs"][0]["id"]
-    added = bob.post("/v1/owners/bob/memories", json={"memories": [{"text": SECRET}]}).json()
-    return {"job": job, "memory": added["memories"][0]["uuid"]}
-
-
-def everything(server: Server) -> list[tuple[str, list[Any], list[str]]]:
-    journal = server.service.store.journal
-    return [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
+    return {"job": job, "memory": written(bob, SECRET, owner="bob")[0]["uuid"]}
 
 
 def test_what_is_foreign_is_like_what_does_not_exist(server: Server, ann: httpx.Client, bobs: dict[str, str]) -> None:
@@ -76,30 +69,29 @@ def test_what_is_foreign_is_like_what_does_not_exist(server: Server, ann: httpx.
         assert everything(server) == before, (method, path)
 
 
-def test_scopes(server: Server) -> None:
-    server.client(server.key("ann")).post("/v1/owners/ann/memories", json={"memories": [{"text": "Ann has a dog."}]})
+def test_scopes(server: Server, ann: httpx.Client) -> None:
+    memory = f"{ANN}/memories/m1"
     reader = server.client(server.key("ann", scopes=[Scope.READ]))
-    assert reader.get("/v1/owners/ann/memories").status_code == 200
-    assert reader.patch("/v1/owners/ann/memories/m1", json={"text": "x"}).status_code == 403
+    assert reader.get(memory).status_code == 200
+    assert reader.patch(memory, json={"text": "x"}).status_code == 403
     writer = server.client(server.key("ann", scopes=[Scope.WRITE]))
-    assert writer.get("/v1/owners/ann/memories").status_code == 403
-    assert writer.patch("/v1/owners/ann/memories/m1", json={"text": "x"}).status_code == 200
-    assert writer.delete("/v1/owners/ann/memories/m1?mode=erase").status_code == 403
+    assert writer.get(memory).status_code == 403
+    assert writer.patch(memory, json={"text": "x"}).status_code == 200
+    assert writer.delete(memory, params={"mode": "erase"}).status_code == 403
 
 
-def test_every_way_to_send_a_token(server: Server) -> None:
-    token, path = server.key("ann"), "/v1/owners/ann/memories"
-    server.client(token).post(path, json={"memories": [{"text": "Ann has a dog."}]})
+def test_every_way_to_send_a_token(server: Server, ann: httpx.Client) -> None:
+    token = ann.headers["authorization"].removeprefix("Bearer ")
     for headers in ({"Authorization": f"Bearer {token}"}, {"Authorization": f"Token {token}"}, {"X-API-Key": token}):
-        assert httpx.get(server.url + path, headers=headers).status_code == 200
+        assert server.client(**headers).get(f"{ANN}/memories").status_code == 200
     for headers in ({}, {"Authorization": f"Basic {token}"}, {"X-API-Key": "dm_wrong"}):
-        refused = httpx.get(server.url + path, headers=headers)
+        refused = server.client(**headers).get(f"{ANN}/memories")
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
 
 
 def test_keys_change_while_the_server_runs(server: Server) -> None:
-    path = "/v1/owners/ann/memories"
-    assert server.client().post(path, json={"memories": [{"text": "Ann has a dog."}]}).status_code == 201
+    path = f"{ANN}/memories"
+    written(server.client(), "Ann has a dog.")
     with Keys.open(server.keys.path) as elsewhere:
         key, token = elsewhere.create("phone", ["ann"], [Scope.READ])
         assert server.client().get(path).status_code == 401
@@ -110,54 +102,45 @@ def test_keys_change_while_the_server_runs(server: Server) -> None:
     assert token.encode() not in b"".join(file.read_bytes() for file in server.folder.rglob("*") if file.is_file())
 
 
-def test_a_page_of_another_site_reaches_nothing(server: Server) -> None:
-    path = "/v1/owners/ann/memories"
-    assert server.client(Origin="https://example.com").get(path).status_code == 403
-    assert server.client(Host="example.com").get(path).status_code == 403
+def test_a_page_of_another_site_reaches_and_learns_nothing(server: Server) -> None:
+    path = f"{ANN}/memories"
     assert server.client(Origin=server.url).get(path).status_code == 404
+    written(server.client(), "Ann has a dog.")
+    foreign: list[dict[str, str]] = [
+        *({"Origin": origin} for origin in ("https://example.com", "http://[::1", "null", "")),
+        *({"Host": host} for host in ("example.com", "[::1", "")),
+        # What <img> and <script> of another site send: without an origin, but they would hear whether it is there.
+        {"Sec-Fetch-Site": "cross-site"},
+    ]
+    for headers in foreign:
+        assert server.client(**headers).get(path).status_code == 403, headers
+    for site in ("same-origin", "none"):
+        assert server.client(**{"Sec-Fetch-Site": site}).get(path).status_code == 200
 
 
 def test_above_the_rate_a_key_waits(tmp_path: Path) -> None:
     with serving(tmp_path / "bank", settings=ServerSettings(rate_limit="3/hour")) as server:
         ann, bob = server.client(server.key("ann")), server.client(server.key("bob"))
-        answers = [ann.get("/v1/owners/ann/memories") for _ in range(5)]
+        answers = [ann.get(f"{ANN}/memories") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [404] * 3 + [429] * 2
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 3601
         assert bob.get("/v1/owners/bob/memories").status_code == 404
         wrong = server.client("dm_wrong")
-        assert [wrong.get("/v1/owners/ann/memories").status_code for _ in range(4)] == [401] * 3 + [429]
+        assert [wrong.get(f"{ANN}/memories").status_code for _ in range(4)] == [401] * 3 + [429]
     with pytest.raises(DeltaMemError, match="no rate"):
         Access(None, "many")
 
 
-def test_large_bodies_are_refused(tmp_path: Path) -> None:
-    with serving(tmp_path / "bank", settings=ServerSettings(max_body_bytes=1000)) as server:
-        http, large = server.client(server.key()), b" " * 50_000_000
-        path, kind = "/v1/owners/ann/memories", {"content-type": "application/json"}
-        pieces = (large[start : start + 100_000] for start in range(0, len(large), 100_000))
-        for body in (large, pieces):
-            refused = http.post(path, content=body, headers=kind)
-            assert refused.status_code == 413 and refused.headers["content-type"] == "application/problem+json"
-        assert http.post(path, json={"memories": [{"text": "Ann has a dog."}]}).status_code == 201
-
-
-def test_pages_of_other_sites_learn_nothing_and_nonsense_is_no_defect(server: Server) -> None:
-    path = "/v1/owners/ann/memories"
-    server.client().post(path, json={"memories": [{"text": "Ann has a dog."}]})
-    # What <img> and <script> of another site send: without an origin, but they would hear whether it is there.
-    assert server.client(**{"Sec-Fetch-Site": "cross-site"}).get(path).status_code == 403
-    assert server.client(**{"Sec-Fetch-Site": "same-origin"}).get(path).status_code == 200
-    assert server.client(**{"Sec-Fetch-Site": "none"}).get(path).status_code == 200
-    for headers in ({"Host": "[::1"}, {"Host": ""}, {"Origin": "http://[::1"}, {"Origin": "null"}, {"Origin": ""}):
-        assert server.client(**headers).get(path).status_code == 403
-
-
-def test_only_an_import_may_be_large(tmp_path: Path) -> None:
+def test_large_bodies_are_refused_and_only_an_import_may_be_larger(tmp_path: Path) -> None:
     with serving(tmp_path / "bank", settings=ServerSettings(max_body_bytes=1000, max_import_bytes=3000)) as server:
-        stranger, large = server.client("dm_wrong"), b" " * 2000
-        server.key()
-        for method, path in (("PUT", "/memories/import"), ("PATCH", "/v1/owners/ann/memories/import"), ("POST", "/import")):
+        http, stranger, large = server.client(server.key()), server.client("dm_wrong"), b" " * 2000
+        for path in (f"{ANN}/memories", "/mcp"):
+            for body in (b" " * 50_000_000, (b" " * 100_000 for _ in range(500))):
+                refused = http.post(path, content=body, headers={"content-type": "application/json"})
+                assert refused.status_code == 413, (path, refused.text)
+        written(http, "Ann has a dog.")
+        for method, path in (("PUT", "/memories/import"), ("PATCH", f"{ANN}/memories/import"), ("POST", "/import")):
             assert stranger.request(method, path, content=large).status_code == 413
-        path = "/v1/owners/ann/import"
+        path = f"{ANN}/import"
         assert stranger.post(path, content=large).status_code == 401
-        assert [server.client(server.key()).post(path, content=large * n).status_code for n in (1, 2)] == [400, 413]
+        assert [http.post(path, content=large * n).status_code for n in (1, 2)] == [400, 413]

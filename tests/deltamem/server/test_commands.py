@@ -1,6 +1,7 @@
 """The commands serve, keys, pause and resume; a real process, killed and stopped."""
 
 import asyncio
+import gc
 import signal
 import socket
 import subprocess
@@ -9,9 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
+import httpx
 import pytest
 from episode_texts import WordEmbedder
-from server_cases import LONG, process
+from server_cases import LONG, conversed, process
 from typer.testing import CliRunner, Result
 
 from deltamem.bank.store import MemoryStore
@@ -19,7 +21,7 @@ from deltamem.cli.app import app
 from deltamem.cli.model import load_embedder
 from deltamem.errors import EmbedderUnavailableError
 from deltamem.server.keys import Keys
-from deltamem.server.runner import listen
+from deltamem.server.runner import event_loop, listen
 
 RUNNER = CliRunner()
 
@@ -89,6 +91,20 @@ def test_answers_are_sent_at_once() -> None:
                 return int(found)
 
     assert asyncio.run(accepted()) != 0
+
+
+def test_while_it_serves_the_collector_rests_and_the_loop_is_the_fast_one(tmp_path: Path) -> None:
+    before, seen = gc.get_threshold(), []
+
+    def look(url: str) -> None:
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        seen.append((gc.get_threshold()[0] > before[0], gc.get_freeze_count() > 0))
+
+    conversed("deltamem serve --bank bank", look, tmp_path)
+    assert seen == [(True, True)] and gc.get_threshold() == before
+    loop = event_loop()
+    assert type(loop).__module__ == "uvloop"
+    loop.close()
 
 
 def test_a_process_serves_and_ends_on_a_signal(tmp_path: Path) -> None:

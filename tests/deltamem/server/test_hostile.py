@@ -29,11 +29,8 @@ def test_times_at_the_ends_of_the_calendar_are_times(http: httpx.Client) -> None
     for last in ENDS:
         [memory] = written(http, f"It was {last}.", time=last)
         assert memory["time"] == last
-        ok(
-            http.post(
-                f"{ANN}/sessions", json=a_session(1, f"My city is Boston in {last}.", wait=LONG) | {"time": last, "id": last}
-            )
-        )
+        session = a_session(1, f"My city is Boston in {last}.", wait=LONG) | {"time": last, "id": last}
+        ok(http.post(f"{ANN}/sessions", json=session))
         ok(http.get(f"{ANN}/diff", params={"before": last}))
     exported = http.get(f"{ANN}/export")
     assert ok(http.post("/v1/owners/bob/import?rename=true", content=exported.content))["memories"] == 3
