@@ -133,14 +133,14 @@ def test_above_the_rate_a_key_waits(tmp_path: Path) -> None:
 
 def test_large_bodies_are_refused_and_only_an_import_may_be_larger(tmp_path: Path) -> None:
     with serving(tmp_path / "bank", settings=ServerSettings(max_body_bytes=1000, max_import_bytes=3000)) as server:
-        http, stranger, large = server.client(server.key()), server.client("dm_wrong"), b" " * 2000
+        http, stranger, large = server.client(server.key("ann")), server.client("dm_wrong"), b" " * 2000
         for path in (f"{ANN}/memories", "/mcp"):
             for body in (b" " * 50_000_000, (b" " * 100_000 for _ in range(500))):
                 refused = http.post(path, content=body, headers={"content-type": "application/json"})
                 assert refused.status_code == 413, (path, refused.text)
-        written(http, "Ann has a dog.")
         for method, path in (("PUT", "/memories/import"), ("PATCH", f"{ANN}/memories/import"), ("POST", "/import")):
             assert stranger.request(method, path, content=large).status_code == 413
         path = f"{ANN}/import"
         assert stranger.post(path, content=large).status_code == 401
         assert [http.post(path, content=large * n).status_code for n in (1, 2)] == [400, 413]
+        written(http, "Ann has a dog.")
