@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,8 @@ class SentenceTransformerEmbedder:
     def __init__(self, name: str, *, device: str = "cpu", batch_size: int = 128) -> None:
         """Load a model from the offline package, a folder or the local hub cache.
 
-        Args:
-            name: ``all-MiniLM-L6-v2``, a folder, or a hub name such as ``Qwen/Qwen3-Embedding-0.6B``.
-            device: Torch device.
-            batch_size: Texts a forward pass of the library.
+        The name is ``all-MiniLM-L6-v2``, a folder, or a hub name such as ``Qwen/Qwen3-Embedding-0.6B``; the batch size that
+        of the library.
 
         Raises:
             EmbedderUnavailableError: If the model cannot be loaded.
@@ -69,8 +67,13 @@ class SentenceTransformerEmbedder:
         # sentence-transformers is loaded only with its models, because that takes seconds; so is torch.
         from deltamem.bert_encoder import fast_encoder
 
+        def library_encode(texts: list[str], prompt: str | None) -> Vectors:
+            options: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False, "convert_to_numpy": True}
+            vectors = model.encode(texts, prompt=prompt, batch_size=batch_size, **options)
+            return np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+
         fast = fast_encoder(model)
-        self._encode: _Encode = fast.encode if fast else partial(_library_encode, model, batch_size)
+        self._encode = fast.encode if fast else library_encode
         self._query_prompt = model.prompts.get("query") or None
 
     def documents(self, texts: Sequence[str]) -> Vectors:
@@ -83,21 +86,6 @@ class SentenceTransformerEmbedder:
 
     def _vectors(self, texts: Sequence[str], prompt: str | None) -> Vectors:
         return self._encode(list(texts), prompt) if texts else np.zeros((0, 0), dtype=np.float32)
-
-
-_Encode = Callable[[list[str], str | None], Vectors]  # Embeds texts, each with the prompt in front
-
-
-def _library_encode(model: SentenceTransformer, batch_size: int, texts: list[str], prompt: str | None) -> Vectors:
-    vectors = model.encode(
-        texts,
-        prompt=prompt,
-        batch_size=batch_size,
-        normalize_embeddings=True,
-        show_progress_bar=False,
-        convert_to_numpy=True,
-    )
-    return np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
 
 
 def load_model(name: str, device: str) -> SentenceTransformer:
@@ -148,12 +136,7 @@ class CachedEmbedder:
     """
 
     def __init__(self, embedder: Embedder, *, max_texts: int = 500_000) -> None:
-        """Wrap an embedder.
-
-        Args:
-            embedder: Does the work for texts not seen yet.
-            max_texts: The oldest entries are dropped above this number (500,000 x 384 float32 are about 0.8 GB).
-        """
+        """Wrap an embedder; above `max_texts` (500,000 x 384 float32 are about 0.8 GB) the oldest are dropped."""
         self.name = embedder.name
         self._embedder = embedder
         self._max_texts = max_texts
@@ -269,8 +252,8 @@ class EndpointEmbedder:
             api_key_env: Environment variable that holds the key; local servers need none.
             query_prefix: Put before every query, for models that were trained with an instruction; servers do not add it.
             batch_size: Texts a request.
-            timeout: Seconds a request may take.
-            max_retries: How often a request is repeated.
+            timeout: Seconds, of a request.
+            max_retries: Of a request.
         """
         self.name = f"{base_url}#{model}"
         self._model = model

@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event, Memory, Operation, OperationProblem, check
+from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
 from deltamem.runs import atomic_writer
 from deltamem.sessions import (
@@ -107,13 +107,6 @@ def _blocks(text: str) -> list[_Block]:
     return blocks
 
 
-def _outside(text: str, blocks: Sequence[_Block]) -> str:
-    """The text outside the blocks."""
-    ends = [0, *(block.end for block in blocks)]
-    starts = [*(block.start for block in blocks), len(text)]
-    return "".join(text[end:start] for end, start in zip(ends, starts, strict=True))
-
-
 class _UnreadableError(Exception):
     def __init__(self, violation: Violation) -> None:
         super().__init__(violation)
@@ -139,7 +132,9 @@ def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -
     if not thinking and think is not None and think[1].strip():
         violations.append(Violation.UNWANTED_THINK)
     blocks = _blocks(rest)
-    if _outside(rest, blocks).strip() and (blocks or think):
+    ends, starts = [0, *(block.end for block in blocks)], [*(block.start for block in blocks), len(rest)]
+    outside = "".join(rest[end:start] for end, start in zip(ends, starts, strict=True))
+    if outside.strip() and (blocks or think):
         violations.append(Violation.TEXT_OUTSIDE_TAGS)
     if not blocks:
         return AssistantTurn(None, None, (*violations, Violation.NO_ACTION))
@@ -197,10 +192,9 @@ def _read_outputs(outputs: Any, known_ids: Collection[str]) -> tuple[tuple[Opera
     if len(outputs) != 1:
         violations.append(Violation.BAD_OPERATION)
     checked = check(known_ids, [operation for operation, _ in read if operation is not None])
-    return checked.valid, [*violations, *(_FROM_PROBLEM[problem] for problem in checked.problems)]
+    return checked.valid, [*violations, *(Violation(problem.value) for problem in checked.problems)]
 
 
-_FROM_PROBLEM = {problem: Violation(problem.value) for problem in OperationProblem}
 _EVENTS = frozenset(Event)
 _OPERATION_KEYS = {"text", "event", "target_memory_id"}
 
@@ -413,13 +407,7 @@ class Episode:
     """One ReAct run over one session."""
 
     def __init__(self, session: Session, known_ids: Collection[str], config: EpisodeConfig) -> None:
-        """Begin an episode.
-
-        Args:
-            session: The dialogue to read.
-            known_ids: Ids of the memory state before the session.
-            config: Prompts and limits.
-        """
+        """Begin an episode; `known_ids` are those of the memory state before the session."""
         self._known_ids = known_ids
         self._config = config
         self.messages: list[Message] = opening_messages(session, config)
@@ -491,13 +479,9 @@ class Episode:
 
 
 def session_fields(labelled: LabelledSession | str) -> dict[str, Any]:
-    """The session that a trajectory is about.
+    """The session, or its line of ``sessions.jsonl``, that a trajectory is about.
 
-    Args:
-        labelled: The session, or its line of ``sessions.jsonl``.
-
-    Returns:
-        ``key``, and ``person_id, person_name, time, dialogue, prior_state, target_operations`` as in ``sessions.jsonl``.
+    Returns ``key``, and ``person_id, person_name, time, dialogue, prior_state, target_operations`` as in ``sessions.jsonl``.
     """
     labelled = from_json_line(labelled) if isinstance(labelled, str) else labelled
     session = json.loads(to_json_line(labelled))
@@ -511,18 +495,18 @@ def session_fields(labelled: LabelledSession | str) -> dict[str, Any]:
 def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
     """What the policy did.
 
-    Returns:
-        ``turns`` (the conversation after the opening messages), ``queries`` and ``retrieved_ids`` of each search,
-        ``operations`` (null if the outputs could not be read) and ``violations``.
+    Returns ``turns`` (the conversation after the opening messages), ``queries`` and ``retrieved_ids`` of each search,
+    ``operations`` (null if the outputs could not be read) and ``violations``.
     """
-    operations = trajectory.operations
+    done = None
+    if trajectory.operations is not None:
+        keys = ("event", "text", "target_memory_id")
+        done = [{key: getattr(operation, key) for key in keys} for operation in trajectory.operations]
     return {
         "turns": [dict(message) for message in trajectory.messages if message["role"] in ("assistant", "tool")],
         "queries": [list(queries) for queries in trajectory.queries],
         "retrieved_ids": [list(ids) for ids in trajectory.retrieved_ids],
-        "operations": None
-        if operations is None
-        else [{"event": op.event, "text": op.text, "target_memory_id": op.target_memory_id} for op in operations],
+        "operations": done,
         "violations": list(trajectory.violations),
     }
 

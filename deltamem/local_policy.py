@@ -86,13 +86,7 @@ class BatchGenerator:
     """Samples from a model of one of `ARCHITECTURES`, whose weights it reads anew in every call."""
 
     def __init__(self, model: PreTrainedModel, *, eos_ids: Collection[int], seed: int) -> None:
-        """Prepare a sampler.
-
-        Args:
-            model: In float32; its device samples.
-            eos_ids: Tokens that end a continuation.
-            seed: Seed of the sampling.
-        """
+        """Prepare a sampler with a model in float32, whose device samples; `eos_ids` end a continuation."""
         self._model = model
         self._config = model.config
         self._eos_ids = frozenset(eos_ids)
@@ -129,18 +123,17 @@ class BatchGenerator:
         # The context slows every operation a little, so the CPU goes without.
         device = self._model.device
         with nullcontext() if device.type == "cpu" else device:
-            return self._generate(prompts, max_new_tokens, temperatures, seeds)
+            return self._generate(prompts, max_new_tokens, temperatures, seeds or [None] * len(prompts))
 
     def _generate(
         self,
         prompts: Sequence[Sequence[int]],
-        max_new_tokens: Sequence[int],
+        limits: Sequence[int],
         temperatures: Sequence[float],
-        seeds: Sequence[int | None] | None,
+        seeds: Sequence[int | None],
     ) -> list[Generated]:
         self._weights = _read_weights(self._model)
-        limits = list(max_new_tokens)
-        streams = self._streams(seeds or [None] * len(prompts))
+        streams = self._streams(seeds)
         cache, logits = self._prefill(prompts, max(limits))
         positions = torch.tensor([len(prompt) for prompt in prompts])
         temperature = torch.tensor(temperatures, dtype=torch.float32)
@@ -183,8 +176,10 @@ class BatchGenerator:
         """Run the unique prompts, shortest first, and spread them right-aligned over the rows of one cache."""
         unique = sorted({tuple(prompt) for prompt in prompts}, key=len)
         place = {prompt: index for index, prompt in enumerate(unique)}
+        places = [place[tuple(prompt)] for prompt in prompts]
         width = len(unique[-1])
-        cache = self._empty_cache(len(unique), width)
+        cache = self._empty_cache(len(prompts), width + new_tokens)
+        cache.length = width
         logits = []
         for start in range(0, len(unique), _PREFILL_ROWS):
             chunk = unique[start : start + _PREFILL_ROWS]
@@ -202,19 +197,12 @@ class BatchGenerator:
             # A padding row would attend to nothing and give NaN: let every position see itself.
             mask = (valid[:, None, None, :] & causal) | torch.eye(longest, dtype=torch.bool)
             logits.append(self._forward(ids, positions, small, mask, at=0))
-            stop = start + len(chunk)
-            for layer in range(len(cache.keys)):
-                cache.keys[layer][start:stop, :, width - longest :] = small.keys[layer]
-                cache.values[layer][start:stop, :, width - longest :] = small.values[layer]
-            cache.valid[start:stop, width - longest :] = valid
-        rows = torch.tensor([place[tuple(prompt)] for prompt in prompts])
-        wide = self._empty_cache(len(prompts), width + new_tokens)
-        for layer in range(len(cache.keys)):
-            wide.keys[layer][:, :, :width] = cache.keys[layer][rows]
-            wide.values[layer][:, :, :width] = cache.values[layer][rows]
-        wide.valid[:, :width] = cache.valid[rows]
-        wide.length = width
-        return wide, torch.cat(logits)[rows]
+            rows = [row for row, number in enumerate(places) if start <= number < start + len(chunk)]
+            target, source = torch.tensor(rows), torch.tensor([places[row] - start for row in rows])
+            for wide, part in zip((*cache.keys, *cache.values), (*small.keys, *small.values), strict=True):
+                wide[target, :, width - longest : width] = part[source]
+            cache.valid[target, width - longest : width] = valid[source]
+        return cache, torch.cat(logits)[torch.tensor(places)]
 
     def _empty_cache(self, rows: int, width: int) -> _Cache:
         config = self._config

@@ -72,13 +72,13 @@ class EndpointPolicy:
         guided: EpisodeConfig | None = None,
         extra_body: Mapping[str, object] | None = None,
     ) -> None:
-        """Set how the model is asked.
+        """Set how the model, which may be shared, is asked.
 
         Args:
-            llm: The model; may be shared.
-            temperature: Sampling temperature.
-            max_tokens: Token limit of one assistant text; None leaves it to the endpoint.
-            seed: Sampling seed for endpoints that take one.
+            llm: The model.
+            temperature: Of the sampling.
+            max_tokens: Of one assistant text; None leaves it to the endpoint.
+            seed: Of the sampling, for endpoints that take one.
             tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
             thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
@@ -301,11 +301,8 @@ def _build_banks(labelled: Sequence[LabelledSession], embedder: Embedder) -> lis
     texts = list(dict.fromkeys(memory.text for item in labelled for memory in item.prior_state.memories))
     vectors = embedder.documents(texts)
     row = {text: index for index, text in enumerate(texts)}
+    rows = [[row[memory.text] for memory in item.prior_state.memories] for item in labelled]
     return [
-        SnapshotBank(
-            item.session.person_id,
-            item.prior_state,
-            vectors[[row[memory.text] for memory in item.prior_state.memories]],
-        )
-        for item in labelled
+        SnapshotBank(item.session.person_id, item.prior_state, vectors[own])
+        for item, own in zip(labelled, rows, strict=True)
     ]

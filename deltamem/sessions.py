@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,76 +62,53 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class OperationDifficulty:
-    """What makes one labelled operation hard to find.
-
-    Attributes:
-        signal: How an UPDATE shows.
-        rivals: Other memories of the prior state that are close in wording to the one concerned.
-        provenance: How the fact comes up.
-        time: When it is told.
-        chain: How many times the memory has been changed, this time included; 0 for ADD and for what never changed.
-    """
+    """What makes one labelled operation hard to find."""
 
     signal: Signal
-    rivals: int
+    rivals: int  # Other memories of the prior state that are close in wording to the one concerned
     provenance: Provenance
     time: Timing
-    chain: int
+    chain: int  # How many times the memory has been changed, this time included; 0 for ADD and for what never changed
 
     def cells(self) -> tuple[str, ...]:
         """Names of the cells that the operation belongs to: one for each axis that operations have."""
-        return (
-            f"signal={self.signal}",
-            f"rivals={_bin(self.rivals, _RIVALS)}",
-            f"provenance={self.provenance}",
-            f"time={self.time}",
-            f"chain={_bin(self.chain, _CHAIN)}",
-        )
+        return tuple(_cell(axis, getattr(self, axis)) for axis in ("signal", "rivals", "provenance", "time", "chain"))
 
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """What makes a labelled session hard.
+    """What makes a labelled session hard."""
 
-    Attributes:
-        operations: One for each operation of the session, in their order.
-        noise: Turns without any fact for each fact; in a session without facts, its turns.
-        bank: Memories in the prior state.
-    """
-
-    operations: tuple[OperationDifficulty, ...]
-    noise: float
-    bank: int
+    operations: tuple[OperationDifficulty, ...]  # One for each operation of the session, in their order
+    noise: float  # Turns without any fact for each fact; in a session without facts, its turns
+    bank: int  # Memories in the prior state
 
     def cells(self) -> tuple[str, ...]:
         """Names of the cells that the session belongs to, such as ``signal=implied``; sorted, each once."""
-        found = {
-            f"bank={_bin(self.bank, _BANK)}",
-            f"noise={_bin(self.noise, _NOISE)}",
-        }
+        found = {_cell("bank", self.bank), _cell("noise", self.noise)}
         return tuple(sorted(found.union(*(operation.cells() for operation in self.operations))))
 
 
-# The largest value of each bin, and its name; None takes all others.
-_BANK = ((0, "0"), (20, "1-20"), (80, "21-80"), (None, "81+"))
-_NOISE = ((0.25, "low"), (0.75, "medium"), (None, "high"))
-_RIVALS = ((0, "0"), (1, "1"), (2, "2"), (None, "3+"))
-_CHAIN = ((0, "0"), (1, "1"), (2, "2"), (None, "3+"))
+_FEW = ((0, "0"), (1, "1"), (2, "2"), (math.inf, "3+"))
+_BINS: Mapping[str, Sequence[tuple[float, str]]] = {
+    "rivals": _FEW,
+    "chain": _FEW,
+    "noise": ((0.25, "low"), (0.75, "medium"), (math.inf, "high")),
+    "bank": ((0, "0"), (20, "1-20"), (80, "21-80"), (math.inf, "81+")),
+}
+"""The largest value of each bin, and its name."""
 
 
-def _bin(value: float, bins: tuple[tuple[float | None, str], ...]) -> str:
-    return next(name for most, name in bins if most is None or value <= most)
+def _cell(axis: str, value: Any) -> str:
+    return f"{axis}={next(name for most, name in _BINS[axis] if value <= most) if axis in _BINS else value}"
 
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "signal": get_args(Signal),
-    "rivals": tuple(name for _, name in _RIVALS),
+    "rivals": (),  # as all bins, below
     "provenance": get_args(Provenance),
     "time": get_args(Timing),
-    "chain": tuple(name for _, name in _CHAIN),
-    "noise": tuple(name for _, name in _NOISE),
-    "bank": tuple(name for _, name in _BANK),
-}
+} | {axis: tuple(name for _, name in bins) for axis, bins in _BINS.items()}
 """Axes of difficulty with their values, in the order in which they are shown. A cell is ``axis=value``."""
 
 
@@ -334,7 +312,7 @@ class _FileTurn(_StrictFile):
 class _FileDialogue(_StrictFile):
     id: StorableText
     time: datetime
-    turns: list[_FileTurn]
+    turns: list[_FileTurn] = Field(min_length=1)
     metadata: dict[str, Any] = Field(default={})
 
     @field_validator("id", mode="before")
@@ -353,27 +331,11 @@ class _FileDialogue(_StrictFile):
         except (TypeError, ValueError):
             raise PydanticCustomError("time", "expected an ISO 8601 time such as 2026-04-05T20:01") from None
 
-    @field_validator("turns", mode="after")
-    @classmethod
-    def _some_turns(cls, turns: list[_FileTurn]) -> list[_FileTurn]:
-        if not turns:
-            raise PydanticCustomError("turns", "expected at least one turn")
-        return turns
-
 
 def read_dialogues(source: Path | str | IO[bytes] | IO[str], owner: str, person_name: str) -> Iterator[Session]:
-    """Read the sessions of a file: one JSON object, a JSON list of objects, or JSONL.
+    """Read an owner's sessions from a file (see `json_objects`), in file order.
 
-    An object is ``{"id", "time": ISO 8601, "turns": [{"role", "content"}]}``, and may have flat ``"metadata"``. JSONL is
-    read line by line.
-
-    Args:
-        source: A path, ``-`` for standard input, or an open stream (bytes or text). A byte order mark is skipped.
-        owner: Whose sessions these are.
-        person_name: How memories name the person.
-
-    Yields:
-        The sessions in file order.
+    One is ``{"id", "time": ISO 8601, "turns": [{"role", "content"}]}``, and may have flat ``"metadata"``.
 
     Raises:
         DeltaMemError: If the file cannot be read or something in it is not a session. The message names the file and the
@@ -384,11 +346,10 @@ def read_dialogues(source: Path | str | IO[bytes] | IO[str], owner: str, person_
 
 
 def json_objects(source: Path | str | IO[bytes] | IO[str], what: str) -> Iterator[tuple[str, Any]]:
-    """Read one JSON object, a JSON list of objects, or JSONL, each with where it stands, for errors.
+    """Read one JSON object, a JSON list of objects, or JSONL (line by line), each with where it stands, for errors.
 
-    Args:
-        source: A path, ``-`` for standard input, or an open stream (bytes or text). A byte order mark is skipped.
-        what: An object is, for errors.
+    The source is a path, ``-`` for standard input, or an open stream (bytes or text); a byte order mark is skipped. `what`
+    is the name of an object in errors.
 
     Raises:
         DeltaMemError: If the file cannot be read, is no JSON, or has nothing in it.
@@ -466,14 +427,20 @@ def _parsed(text: str, where: str, *, several_lines: bool = False) -> Any:
         raise DeltaMemError(f"{where}: not valid JSON: nested too deeply or a number too long") from error
 
 
+_FILE_ERRORS = {
+    "missing": "this key is missing",
+    "extra_forbidden": "unknown key",
+    "too_short": "expected at least one turn",
+}
+
+
 def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
     if not isinstance(value, dict):
         raise DeltaMemError(f'{where}: expected an object with "id", "time" and "turns"')
     try:
         record = _FileDialogue.model_validate(value)
     except ValidationError as error:
-        messages = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
-        raise DeltaMemError(f"{where}: {first_error(error, messages=messages)}") from error
+        raise DeltaMemError(f"{where}: {first_error(error, messages=_FILE_ERRORS)}") from error
     try:
         metadata = Metadata(record.metadata)
     except ValueError as error:

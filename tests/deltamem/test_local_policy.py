@@ -132,7 +132,7 @@ def test_everything_is_computed_where_the_model_is(monkeypatch):
     def steps(prompts, limits, temperatures, seeds):
         generator._weights = local_policy._read_weights(generator._model)
         cache, logits = generator._prefill(prompts, max(limits))
-        drawn = local_policy._uniform(generator._streams(seeds or [None] * len(prompts)), 0)
+        drawn = local_policy._uniform(generator._streams(seeds), 0)
         sampled, log_probs = local_policy._sample(logits, torch.tensor(temperatures), drawn)
         after = generator._step(sampled, torch.tensor([len(prompt) for prompt in prompts]), cache)
         devices.extend(tensor.device.type for tensor in (logits, sampled, log_probs, after, cache.valid))
