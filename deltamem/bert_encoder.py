@@ -42,15 +42,13 @@ PROBES = ("", "Ana", "Where does Ana keep her bicycle?", "Zoë 住在 Kraków �
 
 
 class _Linear:
-    """A linear map with prepacked weights."""
+    """Linear maps of the same input with prepacked weights; their outputs ``(tokens, out)`` come side by side."""
 
     def __init__(self, *parts: torch.nn.Linear) -> None:
-        """Join linear maps of the same input; their outputs come side by side."""
         self._weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([part.weight.detach() for part in parts]))
         self._bias = torch.cat([part.bias.detach() for part in parts])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map ``(tokens, in)`` to ``(tokens, out)``."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return out
 
@@ -60,7 +58,6 @@ class _Linear:
         return out
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """The map of ``x`` plus ``residual``."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
         return out
 

@@ -20,15 +20,12 @@ class ChatTokenizer(Protocol):
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Render a conversation."""
-        ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Any:
         """Token ids of a text."""
-        ...
 
     def get_added_vocab(self) -> Mapping[str, int]:
         """Special and other added tokens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,8 @@ def turn_format(
 ) -> TurnFormat:
     """Find out how a chat template frames an assistant's turn, by rendering one.
 
-    Args:
-        tokenizer: With a chat template.
-        template_options: Passed to the template, for example ``enable_thinking``.
-        eos_ids: Tokens that end a turn besides the tokenizer's own and the template's, as ``eos_token_id`` of a generation
-            configuration has them: none, one or several.
+    `template_options` are passed to the template, for example ``enable_thinking``. `eos_ids` end a turn besides the
+    tokenizer's own and the template's token, as ``eos_token_id`` of a generation configuration has them: none or several.
     """
     question = {"role": "user", "content": "question"}
     answer = {"role": "assistant", "content": "answer"}

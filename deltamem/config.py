@@ -48,10 +48,7 @@ class StrictModel(BaseModel):
 def first_error(error: ValidationError, whole: str = "", *, messages: Mapping[str, str] = {}) -> str:
     """Pydantic's first complaint in one line, ``key: message``.
 
-    Args:
-        error: What pydantic raised.
-        whole: Stands for the key where the complaint is about the input as a whole.
-        messages: Replaces pydantic's message, by the type of the error.
+    `whole` stands for the key where it is about the input as a whole; `messages` replace pydantic's, by the error's type.
     """
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or whole

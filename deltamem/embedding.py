@@ -39,11 +39,9 @@ class Embedder(Protocol):
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
-        ...
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
-        ...
 
 
 class SentenceTransformerEmbedder:

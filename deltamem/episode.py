@@ -525,4 +525,3 @@ class Scorer(Protocol):
         others are metrics. And for a reader a dataclass of plain JSON values: the score with its parts, the matched pairs
         and what is left over.
         """
-        ...

@@ -38,7 +38,6 @@ class Policy(Protocol):
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text."""
-        ...
 
 
 @runtime_checkable
@@ -47,11 +46,9 @@ class ScopedPolicy(Policy, Protocol):
 
     def for_scope(self, scope: str, sample: int = 0) -> Policy:
         """The policy with its answers bound to a scope; another `sample` gets a fresh answer to the same request."""
-        ...
 
     def forget_scope(self, scope: str) -> int:
         """Erase what is kept for a scope; returns how many answers there were."""
-        ...
 
 
 ToolRole = Literal["tool", "user"]
@@ -301,8 +298,5 @@ def _build_banks(labelled: Sequence[LabelledSession], embedder: Embedder) -> lis
     texts = list(dict.fromkeys(memory.text for item in labelled for memory in item.prior_state.memories))
     vectors = embedder.documents(texts)
     row = {text: index for index, text in enumerate(texts)}
-    rows = [[row[memory.text] for memory in item.prior_state.memories] for item in labelled]
-    return [
-        SnapshotBank(item.session.person_id, item.prior_state, vectors[own])
-        for item, own in zip(labelled, rows, strict=True)
-    ]
+    states = [(item.session.person_id, item.prior_state) for item in labelled]
+    return [SnapshotBank(owner, state, vectors[[row[memory.text] for memory in state.memories]]) for owner, state in states]

@@ -11,20 +11,11 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-_SECONDS = 30.0
-"""Between two plain lines at most, while something happens or not."""
-
-_LEAST_SECONDS = 3.0
-"""Between two plain lines at least."""
-
-_STEP = 0.05
-"""Share of the work after which there is a plain line sooner."""
-
-_REMEMBERED = 20
-"""Plain lines from which the speed is known: what an earlier run had done is over in no time."""
-
-_LEAST_WORK = 1e-3
-"""Seconds that anything counts for, so that what costs no model any time is counted too."""
+_SECONDS = 30.0  # Between two plain lines at most, while something happens or not
+_LEAST_SECONDS = 3.0  # Between two plain lines at least
+_STEP = 0.05  # Share of the work after which there is a plain line sooner
+_REMEMBERED = 20  # Plain lines from which the speed is known: what an earlier run had done is over in no time
+_LEAST_WORK = 1e-3  # Seconds that anything counts for, so that what costs no model any time is counted too
 
 
 class ProgressDisplay:
@@ -44,12 +35,8 @@ class ProgressDisplay:
     ) -> None:
         """Begin to count.
 
-        Args:
-            console: Where it is shown; bars if it is a terminal.
-            totals: How many items of each kind there are.
-            figures: More that plain lines say.
-            seconds: Between two plain lines; by default half a minute, less after much work.
-            clock: Gives seconds.
+        `totals` are how many items of each kind there are, `figures` what plain lines say besides, `seconds` the time
+        between two of them; by default half a minute, less after much work.
         """
         kind, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
         columns = (kind, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)

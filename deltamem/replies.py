@@ -51,10 +51,7 @@ def last_object(text: str, accept: Callable[[dict[str, Any]], T | None]) -> T | 
     """The last JSON object in a text that is accepted, whatever stands around it.
 
     Models quote the task, try, and correct themselves, so the last one counts; an object within an accepted one does not.
-
-    Args:
-        text: What the model wrote.
-        accept: What an object is taken for; None if it is not the one that was asked for.
+    `accept` says what an object is taken for; None if it is not the one that was asked for.
     """
     found: T | None = None
     end = 0

@@ -284,11 +284,7 @@ def git_commit(folder: Path = Path(__file__).parent) -> str | None:
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python, the platform, deltamem and the packages that are installed."""
-    found = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "deltamem": version("deltamem"),
-    }
+    found = {"python": platform.python_version(), "platform": platform.platform(), "deltamem": version("deltamem")}
     for package in packages:
         try:
             found[package] = metadata.version(package)
@@ -355,18 +351,10 @@ def changed_stage(stages: Sequence[Stage], folder: Path) -> str | None:
 
 
 def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], None]) -> dict[str, float]:
-    """Run the stages that are not done yet, in order.
+    """Run the stages that are not done yet, in order; returns the seconds of each, as measured when it ran.
 
-    A stage is done if its marker carries the hash of its own inputs and of those of all stages before it, and its output
-    exists.
-
-    Args:
-        stages: The stages.
-        folder: Where the markers are kept.
-        report: Shows a line to the person who waits.
-
-    Returns:
-        Seconds of each stage, as measured when it ran.
+    A stage is done if its marker in the folder carries the hash of its own inputs and of those of all stages before it, and
+    its output exists. `report` shows a line to the person who waits.
 
     Raises:
         RunStoppedError: What a stage raised; if it is done, it is marked first.

@@ -280,24 +280,17 @@ class Spoken(Protocol):
     @property
     def role(self) -> str:
         """Who speaks."""
-        ...
 
     @property
     def content(self) -> str:
         """The words."""
-        ...
 
 
 class SourceFinder:
     """Finds the turns of one session that memory texts come from; the turns are taken apart once."""
 
     def __init__(self, dialogue: Sequence[Spoken], person_name: str) -> None:
-        """Take the turns apart.
-
-        Args:
-            dialogue: The session's turns.
-            person_name: How memories name the person. The name does not count, since people do not name themselves.
-        """
+        """Take the turns apart. How memories name the person does not count, since people do not name themselves."""
         self._bonus = [_USER_BONUS if turn.role == "user" else 1.0 for turn in dialogue]
         self._stems = [content_stems(turn.content) for turn in dialogue]
         self._name = content_stems(person_name)

@@ -57,13 +57,9 @@ class Anchors(NamedTuple):
 # The rollouts of one prompt share their target.
 @lru_cache(maxsize=20_000)
 def anchors(keywords: tuple[str, ...], text: str = "", before: str = "", outdated: tuple[str, ...] = ()) -> Anchors:
-    """Prepare what to look for.
+    """What to look for, given the target's keywords and text, the text before (empty for a new memory) and wrong values.
 
-    Args:
-        keywords: Of the target; empty and repeated ones are ignored.
-        text: The target's text. What it says itself is not outdated.
-        before: The text that it takes the place of; empty for a new memory.
-        outdated: Values that are wrong now.
+    Empty and repeated keywords are ignored; what the target says itself is not outdated.
     """
     wanted = frozenset(map(folded, keywords)) - {""}
     known, right = folded(before), bare_words(text)

@@ -50,15 +50,10 @@ class StateDiff(NamedTuple):
 
 
 def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Sequence[Operation]) -> StateDiff:
-    """Apply both lists of operations to the prior state and compare the results.
+    """Apply the manager's and the labelled operations to the state before the session and compare the results.
 
-    Args:
-        prior: The state before the session.
-        predicted: The manager's operations; those that are not valid for the state are ignored.
-        target: The labelled operations.
-
-    Returns:
-        The complements. Their order depends on the entries only, not on the order of the operations.
+    Predicted operations that are not valid for the state are ignored. The order of the complements depends on the entries
+    only, not on the order of the operations.
 
     Raises:
         DeltaMemError: If a target operation is not valid for the state.
@@ -96,13 +91,7 @@ def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Seque
         else:
             left.append(ComplementEntry(memory_id, ours, EntryOrigin.STALE if ours == before else EntryOrigin.UPDATED))
             right.append(ComplementEntry(memory_id, theirs, EntryOrigin.UPDATED, *anchored))
-    return StateDiff(
-        predicted=_sorted(left),
-        target=_sorted(right),
-        agreed=_sorted(agreed),
-        predicted_changed=predicted_changed,
-        target_changed=target_changed,
-    )
+    return StateDiff(_sorted(left), _sorted(right), _sorted(agreed), predicted_changed, target_changed)
 
 
 def _updates(operations: Sequence[Operation]) -> dict[str, Operation]:
@@ -232,13 +221,11 @@ def transition_score(
         predicted: The manager's operations; those that are not valid for the state are ignored. None: the outputs could
             not be read, which scores 0.
         target: The labelled operations with their keywords.
-        embed: Returns unit vectors of shape ``(n, dim)`` for n texts. Called at most once, with the distinct texts of the
-            entries that can be matched; not called where nothing can be.
+        embed: Called at most once, with the distinct texts of the entries that can be matched; not where nothing can be.
         options: Tau, keywords, deviations; the weights do not matter here.
 
     Returns:
-        The score. Its pairs are empty where nothing changed, only one of the states changed, or the outputs could not be
-        read.
+        The score; without pairs where nothing changed, only one of the states changed, or the outputs could not be read.
 
     Raises:
         DeltaMemError: If a target operation is not valid for the state.
@@ -313,15 +300,7 @@ def _anchors(entry: ComplementEntry, prior: MemoryState) -> Anchors:
 
 
 def _fidelity(text: str, found: str, wanted: Anchors, similarity: float, options: RewardOptions) -> float:
-    """The score of a pair: its similarity or the share of its keywords, less what the options take off.
-
-    Args:
-        text: What was predicted.
-        found: The same, `folded`.
-        wanted: What the target asks for.
-        similarity: Of the two.
-        options: Which of them count.
-    """
+    """The score of a text and its `folded` form: similarity or share of the keywords, less what the options take off."""
     covered = coverage(found, wanted.keywords) if options.lexical_fidelity else None
     score = similarity if covered is None else covered
     if options.weigh_new_keywords and (news := coverage(found, wanted.new)) is not None:
@@ -402,16 +381,7 @@ def score(
     embed: EmbedTexts,
     options: RewardOptions = DEFAULT_OPTIONS,
 ) -> TotalScore:
-    """Score a finished episode.
-
-    Args:
-        trajectory: The episode. One that broke in our own machinery (`failure`) scores 0 in every part.
-        labelled: Its session with the prior state and the target.
-        embed: Returns unit vectors of shape ``(n, dim)`` for n texts.
-        options: Weights of the parts, and how the transition is scored.
-
-    Returns:
-        The reward and its parts.
+    """Score a finished episode of a session; one that broke in our own machinery (`failure`) scores 0 in every part.
 
     Raises:
         DeltaMemError: If the target does not fit the prior state.
