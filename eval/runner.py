@@ -111,8 +111,6 @@ def evaluate(
         system_kind(config.system)
     config.check()
     specs = benchmark.judges(config) if config.judged else {}
-    if parts.judges is not None and (missing := sorted(specs.keys() - parts.judges.keys())):
-        raise DeltaMemError(f"{benchmark.name} needs judges that are not among the given ones: {', '.join(missing)}")
     prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, specs, benchmark.prompts)
     loaded = benchmark(config)
     return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))

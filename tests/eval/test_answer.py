@@ -163,19 +163,17 @@ async def test_options_and_what_was_not_found_are_shown() -> None:
     assert contents(server) == ["(nothing was found)|Q|(a) Tea.\n(b) Milk."]
 
 
-@pytest.mark.parametrize(
-    ("reply", "kept"),
-    [
-        (completion("<think>June? No.</think>\n8 May"), "8 May"),
-        (completion("June? No.</think>8 May"), "8 May"),
-        (completion("8 May <think>or June"), "8 May"),
-        (completion("<think>a</think>b<think>c</think> 8 May"), "8 May"),
-        (completion("8 May 20", finish="length"), "8 May 20"),
-    ],
-)
-async def test_thinking_is_no_answer_and_a_cut_answer_is_one(reply: Reply, kept: str) -> None:
-    async with model(lambda body: reply) as (llm, _):
-        assert (await answerer(llm).answer(request("x"), 0)).text == kept
+async def test_thinking_is_no_answer_and_a_cut_answer_is_one() -> None:
+    thoughts = (
+        "<think>June? No.</think>\n{}",
+        "June? No.</think>{}",
+        "{} <think>or June",
+        "<think>a</think>b<think>c</think> {}",
+    )
+    said = [completion(one.format("8 May")) for one in thoughts]
+    async with model(replies(*said, completion("8 May 20", finish="length"))) as (llm, _):
+        kept = [(await answerer(llm).answer(request("x"), 0)).text for _ in range(5)]
+    assert kept == ["8 May"] * 4 + ["8 May 20"]
 
 
 CUT = (
@@ -184,43 +182,40 @@ CUT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("nothing", "said"),
-    [
-        (completion(None), "the answerer returned nothing"),
-        (completion(" \n"), "the answerer returned nothing"),
-        (completion("", finish="length"), "the answerer returned nothing (stopped at 32 tokens)"),
-        (completion("<think>So many", finish="length"), CUT),
-        (completion(None, finish="length", reasoning_content="So many"), CUT),
-        (completion(None, finish="length", reasoning="So many"), CUT),
-        (completion("", reasoning="That is all."), "the answerer returned nothing but thinking"),
-    ],
+SILENCE = (
+    (completion(None), "the answerer returned nothing"),
+    (completion(" \n"), "the answerer returned nothing"),
+    (completion("", finish="length"), "the answerer returned nothing (stopped at 32 tokens)"),
+    (completion("<think>So many", finish="length"), CUT),
+    (completion(None, finish="length", reasoning_content="So many"), CUT),
+    (completion(None, finish="length", reasoning="So many"), CUT),
+    (completion("", reasoning="That is all."), "the answerer returned nothing but thinking"),
 )
-async def test_an_answer_without_a_word_is_drawn_once_more_and_then_an_error(nothing: Reply, said: str) -> None:
-    async with model(replies(nothing, completion("8 May"))) as (llm, _):
-        record = await answerer(llm).answer(request("x"), 0)
-        assert (record.text, record.cost.calls) == ("8 May", 2)
-    async with model(lambda body: nothing) as (llm, server):
-        record = await answerer(llm).answer(request("x"), 1)
-        assert (record.text, record.error, record.silent, record.cost.calls) == (None, said, True, 2)
-        assert record.cut == ("stopped" in said)
-    assert len({body["seed"] for body in server.requests}) == 2
 
 
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
+async def test_an_answer_without_a_word_is_drawn_once_more_and_then_an_error() -> None:
+    script = [reply for nothing, _ in SILENCE for reply in (nothing, completion("8 May"), nothing, nothing)]
+    async with model(replies(*script)) as (llm, server):
+        for _, said in SILENCE:
+            record = await answerer(llm).answer(request("x"), 0)
+            assert (record.text, record.cost.calls) == ("8 May", 2)
+            record = await answerer(llm).answer(request("x"), 1)
+            assert (record.text, record.error, record.silent, record.cost.calls) == (None, said, True, 2)
+            assert record.cut == ("stopped" in said)
+        assert len({body["seed"] for body in server.requests}) == 4
+
+
+async def test_a_failing_endpoint_is_an_error_record() -> None:
+    for reply, said in (
         (failure(500), "500"),
         (failure(401, "no key"), "no key"),
         (too_long(), "maximum context length"),
         (Reply(b"<html>"), "<html>"),
-    ],
-)
-async def test_a_failing_endpoint_is_an_error_record(reply: Reply, said: str) -> None:
-    async with model(lambda body: reply) as (llm, _):
-        record = await answerer(llm).answer(request("x"), 0)
-    assert record.text is None and record.error is not None and said in record.error and "endpoint" in record.error
-    assert not record.silent, "no doing of the answerer"
+    ):
+        async with model(lambda body, reply=reply: reply) as (llm, _):
+            record = await answerer(llm).answer(request("x"), 0)
+        assert record.text is None and record.error is not None and said in record.error and "endpoint" in record.error
+        assert not record.silent, "no doing of the answerer"
 
 
 async def test_runs_and_scopes_are_kept_apart_and_a_second_run_costs_nothing(tmp_path: Path) -> None:

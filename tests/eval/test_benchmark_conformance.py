@@ -10,14 +10,11 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import answering_cases
 import pytest
-from attack_cases import ScriptedSystem
 from benchmark_cases import (
     CASES,
     HALUMEM,
@@ -43,11 +40,9 @@ from scripted_server import Reply, completion, failure, is_check, serve
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval import runner
-from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
+from eval.answer import AnswerRequest, ExtractiveAnswerer
 from eval.compare.page import render
 from eval.compare.runs import load_runs
-from eval.parts import GivenParts
-from eval.records import AnswerRecord, Verdict
 from eval.run import Run
 from eval.systems.base import Passage, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
@@ -113,7 +108,7 @@ def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Pa
         assert not list(tmp_path.glob("out/*.jsonl")) or "model" in override
 
 
-@on(LOCOMO, HALUMEM, PERSONAMEM)
+@on(LOCOMO, HALUMEM)
 def test_a_second_run_needs_no_server_and_says_the_same(case: Case, tmp_path: Path) -> None:
     with serve(case.script) as server:
         first = case.run(tmp_path, *served(server, "naive_rag"))
@@ -141,7 +136,7 @@ def test_a_cut_off_record_is_made_again_without_repeating_a_call(case: Case, tmp
     assert 1 <= sum(more.values()) <= 1 + judges, "one answer and its judges"
 
 
-@on(LOCOMO, PERSONAMEM)
+@on(LOCOMO)
 def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
     def silent(body: dict[str, Any]) -> Reply:
         broken = not is_check(body) and case.is_answer(body) and case.question in body["messages"][-1]["content"]
@@ -161,51 +156,6 @@ def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeyp
     with serve(case.script) as server:
         assert case.run(tmp_path, *served(server), "answer.runs=1", "mixed=true")["failures"]["count"] == 0
         assert 1 <= len(sent(server)) <= 3
-
-
-@dataclass
-class Parrot:
-    """Answers, or judges, always the same."""
-
-    said: str
-    name: str = "parrot"
-
-    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-        assert not any(block.passages for block in request.context)
-        return AnswerRecord(text=self.said)
-
-    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
-        return Verdict(label=self.said)
-
-
-@on(LOCOMO, PERSONAMEM)
-def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Path) -> None:
-    config = case.configured(tmp_path)
-    parts = GivenParts(ScriptedSystem("notebook", lambda store, query, k: []), Parrot("red (c)"))
-    assert (parts.named(config).system, parts.named(config).answer.model) == ("notebook", "parrot")
-    names = case.kind.judges(config)
-    if names:
-        with pytest.raises(DeltaMemError, match="needs judges that are not among the given ones: "):
-            runner.evaluate(case.kind, config, Console(quiet=True), replace(parts, judges={"x": Parrot("x")}))
-        parts = replace(parts, judges=dict.fromkeys(names, Parrot("correct", "yes")))
-    summary = runner.evaluate(case.kind, config, Console(quiet=True), parts).model_dump(mode="json")
-    assert summary["system"] == "notebook" and summary["failures"]["count"] == 0
-    assert summary["making"]["models"]["answer"] == "parrot"
-    verdicts = [list(answer.get("verdicts", {}).values()) for one in records(tmp_path).values() for answer in one["answers"]]
-    assert all(answer["text"] == "red (c)" for one in records(tmp_path).values() for answer in one["answers"])
-    assert bool(names) == any(verdicts) and all(one["label"] == "correct" for found in verdicts for one in found)
-
-
-@on(LOCOMO)
-def test_the_closed_book_asks_a_model_that_is_shown_nothing(case: Case, tmp_path: Path) -> None:
-    with serve(case.script) as server:
-        summary = case.run(tmp_path, *served(server, "none"))
-        asked = [body for body in server.requests if not is_check(body) and case.is_answer(body)]
-    assert summary["questions"]["answered"] == case.questions and not (tmp_path / "out" / "memory").exists()
-    assert not any(record.get("retrieved") for record in records(tmp_path).values())
-    assert summary["context_tokens"]["mean"] == 0
-    assert all(NOTHING_FOUND in text for text in [body["messages"][-1]["content"] for body in asked])
-    assert not any(name.startswith("recall") for name in summary["scores"])
 
 
 @on(TOYS[1])

@@ -41,30 +41,25 @@ def test_a_run_is_not_resumed_with_another_server_of_the_same_model_name(case: C
     assert f"endpoints.answer ({first.url!r}, then {second.url!r})" in warning
 
 
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        ({"root": "org/policy-step-200"}, "served.answer.root = 'org/policy-step-100', not 'org/policy-step-200'"),
-        ({"max_model_len": 32768}, "served.answer.max_model_len = 16384, not 32768"),
-        ({"owned_by": "sglang"}, "served.answer.owned_by = 'vllm', not 'sglang'"),
-        ({"created": 1_700_000_000}, None),
-    ],
-)
-def test_a_run_is_not_resumed_with_another_model_at_the_same_place(
-    entry: Any, said: str | None, tmp_path: Path, monkeypatch
-):
+def test_a_run_is_not_resumed_with_another_model_at_the_same_place(tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, LOCOMO)
     model = {"id": "tiny", "root": "org/policy-step-100", "max_model_len": 16384, "owned_by": "vllm", "created": 1}
     listed = [model]
     with serve(LOCOMO.script, listed) as server:
         LOCOMO.run(tmp_path, *served(server), *BEGUN)
-        listed[0] = model | entry
-        if said is None:
-            assert len(LOCOMO.run(tmp_path, *served(server))["making"]["made"]) == 1
-            return
-        with pytest.raises(DeltaMemError, match=said):
-            LOCOMO.run(tmp_path, *served(server))
-        assert any(said.split(" = ")[0] in text for text in LOCOMO.run(tmp_path, *served(server), "mixed=true")["warnings"])
+        for entry, said in (
+            ({"max_model_len": 32768}, "served.answer.max_model_len = 16384, not 32768"),
+            ({"owned_by": "sglang"}, "served.answer.owned_by = 'vllm', not 'sglang'"),
+            ({"root": "org/policy-step-200"}, "served.answer.root = 'org/policy-step-100', not 'org/policy-step-200'"),
+        ):
+            listed[0] = model | entry
+            with pytest.raises(DeltaMemError, match=said):
+                LOCOMO.run(tmp_path, *served(server), "answer.runs=1")
+        listed[0] = model | {"created": 1_700_000_000}
+        assert len(LOCOMO.run(tmp_path, *served(server), "answer.runs=1", "limit=2")["making"]["made"]) == 1
+        listed[0] = model | {"root": "org/policy-step-200"}
+        mixed = LOCOMO.run(tmp_path, *served(server), "answer.runs=1", "mixed=true")
+        assert any("served.answer.root" in text for text in mixed["warnings"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import get_args
 
-import pytest
 from answering_cases import CORRECT, FIELDS, judge, model
 from scripted_server import Reply, completion, failure, replies, too_long
 
@@ -19,56 +18,53 @@ from eval.records import Cost, Verdict
 PROSE = "The answer gives the same day as the reference, so I would call it correct."
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        CORRECT,
-        f"```json\n{CORRECT}\n```",
-        f"<think>wrong? {json.dumps({'label': 'wrong'})}</think>Well:\n\n{CORRECT}\nThat is all.",
-        '{"label": "CORRECT", "reason": "Same date."}',
-        '{"Label": " Correct. ", "Reason": "Same date."}',
-        '{"label": "wrong"} No, wait. {"label": "correct", "reason": "Same date."}',
-        '{"verdict": {"reason": "Same date.", "label": "correct"}}',
-        '{"reason": "Same\ndate.", "label": "correct"}',
-        'It says {8 May}. {"reason": "Same date.", "label": "correct"}',
-        '{"reason": "It says "8 May", as asked.", "label": "correct"}',
-        "{'reason': 'Same date.', 'label': 'correct',}",
-    ],
+READABLE = (
+    CORRECT,
+    f"```json\n{CORRECT}\n```",
+    f"<think>wrong? {json.dumps({'label': 'wrong'})}</think>Well:\n\n{CORRECT}\nThat is all.",
+    '{"label": "CORRECT", "reason": "Same date."}',
+    '{"Label": " Correct. ", "Reason": "Same date."}',
+    '{"label": "wrong"} No, wait. {"label": "correct", "reason": "Same date."}',
+    '{"verdict": {"reason": "Same date.", "label": "correct"}}',
+    '{"reason": "Same\ndate.", "label": "correct"}',
+    'It says {8 May}. {"reason": "Same date.", "label": "correct"}',
+    '{"reason": "It says "8 May", as asked.", "label": "correct"}',
+    "{'reason': 'Same date.', 'label': 'correct',}",
 )
-async def test_a_verdict_is_found_in_what_surrounds_it(said: str) -> None:
-    async with model(lambda body: completion(said)) as (llm, server):
-        verdict = await judge(llm).judge(FIELDS, "c1")
-    assert (verdict.label, verdict.error, len(server.requests)) == ("correct", None, 1)
+UNREADABLE = (
+    PROSE,
+    "",
+    "correct",
+    '{"reason": "Same date."}',
+    '{"label": "yes"}',
+    '{"label": null}',
+    '{"label": ["correct"]}',
+    '{"label": "correct or wrong"}',
+    '{"reason": "x", "label": "correct" or "wrong"}',
+    '{"reason": "x" "label": "correct"} or {"reason": "x" "label": "wrong"}',
+    '["correct"]',
+    '<think>{"label": "correct"}',
+    '{"label": "incorrect"}',
+    "{" * 3000,
+)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        PROSE,
-        "",
-        "correct",
-        '{"reason": "Same date."}',
-        '{"label": "yes"}',
-        '{"label": null}',
-        '{"label": ["correct"]}',
-        '{"label": "correct or wrong"}',
-        '{"reason": "x", "label": "correct" or "wrong"}',
-        '{"reason": "x" "label": "correct"} or {"reason": "x" "label": "wrong"}',
-        '["correct"]',
-        '<think>{"label": "correct"}',
-        '{"label": "incorrect"}',
-        "{" * 3000,
-    ],
-)
-async def test_what_is_no_verdict_is_asked_again_and_then_an_error_never_a_label(said: str) -> None:
-    async with model(lambda body: completion(said, tokens=3, prompt_tokens=10)) as (llm, server):
-        verdict = await judge(llm).judge(FIELDS, "c1")
-    assert verdict.label is None and len(server.requests) == 3
-    assert verdict.error is not None and verdict.error.startswith(
-        "the judge 'lenient' gave no verdict in 3 replies, the last: "
-    )
-    assert verdict.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=3, prompt_tokens=30, completion_tokens=9)
-    assert [body["seed"] for body in server.requests] == [5, 6, 7]
+async def test_a_verdict_is_found_in_what_surrounds_it() -> None:
+    async with model(replies(*map(completion, READABLE))) as (llm, server):
+        for number, said in enumerate(READABLE, start=1):
+            verdict = await judge(llm).judge(FIELDS, "c1")
+            assert (verdict.label, verdict.error, len(server.requests)) == ("correct", None, number), said
+
+
+async def test_what_is_no_verdict_is_asked_again_and_then_an_error_never_a_label() -> None:
+    said = [one for one in UNREADABLE for _ in range(3)]
+    async with model(replies(*(completion(one, tokens=3, prompt_tokens=10) for one in said))) as (llm, server):
+        for one in UNREADABLE:
+            verdict = await judge(llm).judge(FIELDS, "c1")
+            assert verdict.label is None and verdict.error is not None, one
+            assert verdict.error.startswith("the judge 'lenient' gave no verdict in 3 replies, the last: ")
+            assert verdict.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=3, prompt_tokens=30, completion_tokens=9)
+        assert [body["seed"] for body in server.requests] == [5, 6, 7] * len(UNREADABLE)
 
 
 async def test_an_unreadable_reply_is_shown_to_the_model() -> None:
@@ -111,12 +107,12 @@ async def test_flags_must_be_there_with_allowed_values() -> None:
     )
 
 
-@pytest.mark.parametrize("reply", [failure(500), failure(404), too_long(), Reply(b"{}"), Reply(reset=True)])
-async def test_a_failing_endpoint_is_an_error_and_what_was_spent_is_kept(reply: Reply) -> None:
-    async with model(replies(completion(PROSE, tokens=2), reply)) as (llm, _):
-        verdict = await judge(llm).judge(FIELDS, "c1")
-    assert verdict.label is None and verdict.error is not None and "endpoint" in verdict.error
-    assert (verdict.cost.calls, verdict.cost.completion_tokens) == (1, 2)
+async def test_a_failing_endpoint_is_an_error_and_what_was_spent_is_kept() -> None:
+    for reply in (failure(500), too_long(), Reply(b"{}"), Reply(reset=True)):
+        async with model(replies(completion(PROSE, tokens=2), reply)) as (llm, _):
+            verdict = await judge(llm).judge(FIELDS, "c1")
+        assert verdict.label is None and verdict.error is not None and "endpoint" in verdict.error
+        assert (verdict.cost.calls, verdict.cost.completion_tokens) == (1, 2)
 
 
 async def test_a_second_run_costs_nothing_not_even_for_unreadable_replies(tmp_path: Path) -> None:
@@ -177,16 +173,6 @@ async def test_a_judge_that_always_says_yes_accepts_all_that_is_wrong() -> None:
     assert result["wrong"] == [one.model_dump() | {"reason": "rule"} for one in wrong] and result["errors"] == 0
     assert result["by_kind"]["vague"] == [10, 10] and result["by_kind"]["reworded"][0] == 0
     assert result["cost"]["calls"] == len(probes)
-
-
-async def test_a_judge_of_equal_words_rejects_as_counted() -> None:
-    probes = load_calibration()
-    result = await measure(RuleJudge(lambda fields: fields["gold"].casefold() == fields["answer"].casefold()), probes)
-    other = [probe for probe in probes if probe.right and probe.gold.casefold() != probe.answer.casefold()]
-    right = [probe for probe in probes if probe.right]
-    assert 0 < len(other) < len(right)
-    assert result["false_reject"]["estimate"] == len(other) / len(right)
-    assert result["false_accept"]["estimate"] == 0.0
 
 
 async def test_failures_are_in_neither_share() -> None:

@@ -120,8 +120,9 @@ def test_agrees_on_the_gold_answers_of_locomo() -> None:
     conversations: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     draw = random.Random(0)
     checked = 0
-    for question in (question for conversation in conversations for question in conversation["qa"]):
+    asked = [question for conversation in conversations for question in conversation["qa"]]
+    for question in asked[::6]:
         gold = str(question.get("answer", question.get("adversarial_answer")))
         check(changed(gold, draw), gold, question["category"])
         checked += 1
-    assert checked == 1986
+    assert (len(asked), checked) == (1986, 331)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmark_cases import HALUMEM, LOCOMO, PERSONAMEM, Case, command, prepare
+from benchmark_cases import HALUMEM, LOCOMO, PERSONAMEM, Case, prepare
 
 from deltamem.errors import DeltaMemError
+from eval.summary import Summary, closing_lines
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,13 @@ def test_a_protocol_that_a_benchmark_has_not_is_refused(case: Case, protocol: st
         case.configured(tmp_path, f"protocol={protocol}")
 
 
-def test_departures_are_in_the_summary_and_on_the_screen(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_departures_are_in_the_summary_and_on_the_screen(tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, LOCOMO)
-    overrides = [*LOCOMO.write(tmp_path), f"out={tmp_path / 'out'}", "resamples=20", "k=5", "cutoffs=[5,10]"]
-    shown = command(LOCOMO, monkeypatch, capsys)(*overrides, "protocol=memos").out
-    assert "protocol memos, from which this run departs: k=5, where the protocol has 20; the prompts are our own" in shown
-    plain = LOCOMO.run(tmp_path / "plain", "protocol=default") if (tmp_path / "plain").mkdir() is None else {}
-    assert (plain["protocol"]["name"], plain["protocol"]["divergences"]) == ("default", [])
+    summary = LOCOMO.run(tmp_path, "k=5", "cutoffs=[5,10]", "protocol=memos")
+    assert (summary["protocol"]["name"], summary["protocol"]["divergences"][0]) == (
+        "memos",
+        "k=5, where the protocol has 20",
+    )
+    first, *_ = closing_lines(Summary.model_validate(summary), ())
+    said = "protocol memos, from which this run departs: k=5, where the protocol has 20; the prompts are our own"
+    assert first.startswith(said)
