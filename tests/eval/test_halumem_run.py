@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import HALUMEM, Notebook, command, finish, prepare, records, served
+from benchmark_cases import HALUMEM, Notebook, finish, prepare, records, served
 from halumem_cases import ANA, BEN, HALUMEM_USER, ana, ben, kind, models, parts, point, session, turn, write
 from rich.console import Console
 from scripted_server import Reply, Served, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from eval.data import find
-from eval.halumem.scores import outcomes_table, point_lines
+from eval.halumem.scores import extraction_table, outcomes_table, point_lines
 from eval.summary import Summary
 from eval.systems.base import Passage
 from eval.systems.baselines import TurnIndex
@@ -32,14 +32,20 @@ def asked(server: Served) -> Counter[str]:
     return Counter(map(kind, server.requests))
 
 
-def test_every_point_memory_and_question_is_judged_by_what_it_must_be_shown(tmp_path: Path, monkeypatch, capsys) -> None:
+def shown_rows(summary: dict[str, Any]) -> list[list[str]]:
+    """The words of each line of the tables of a judged run."""
+    console = Console(width=160, file=io.StringIO())
+    for table in (extraction_table, outcomes_table):
+        console.print(table(Summary.model_validate(summary)))
+    return [line.split() for line in console.file.getvalue().splitlines()]
+
+
+def test_every_point_memory_and_question_is_judged_by_what_it_must_be_shown(tmp_path: Path) -> None:
     with serve(models) as server:
-        overrides = [*HALUMEM.write(tmp_path), f"out={tmp_path / 'out'}", "resamples=20", "judge.probes=false"]
-        code, out, _ = command(HALUMEM, monkeypatch, capsys)(*overrides, *served(server, "deltamem"))
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    rows = [line.split() for line in out.splitlines()]
+        summary = HALUMEM.run(tmp_path, *served(server, "deltamem"))
+    rows = shown_rows(summary)
     heading = rows.index(["R", "Weighted", "R", "Target", "P", "Acc.", "FMR", "F1"])
-    assert code == 0 and rows[heading + 2] == ["50.0", "53.8", "100.0", "100.0", "100.0", "66.7"]
+    assert rows[heading + 2] == ["50.0", "53.8", "100.0", "100.0", "100.0", "66.7"]
     assert ["updating", "1", "100.0", "0.0", "0.0"] in rows
     assert ["all", "questions", "3", "100.0", "0.0", "0.0", "66.7", "0.0", "33.3"] in rows
     wanted = Counter(integrity=4, accuracy=3, update=1, answer=3, qa=3, qa_strict=3)
@@ -168,10 +174,7 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(tmp_path: Path) -> None
     assert summary["failures"]["by_stage"] == {"judge": 4 + 3 + 3}
     quoted = " ".join(summary["failures"]["first"])
     assert re.search(r"aaaa-1/S1/p\d, integrity: the judge 'integrity' gave no verdict", quoted)
-    console = Console(width=160, file=io.StringIO())
-    console.print(outcomes_table(Summary.model_validate(summary)))
-    rows = [line.split() for line in console.file.getvalue().splitlines()]
-    assert ["all", "questions", "(all)", "3", *["withheld"] * 3, "66.7", "0.0", "33.3"] in rows
+    assert ["all", "questions", "(all)", "3", *["withheld"] * 3, "66.7", "0.0", "33.3"] in shown_rows(summary)
     metrics = summary["aggregate"]["qa"]
     assert metrics["counts"]["integrity"] == {"all": 5, "valid": 1}
     assert metrics["memory_integrity"]["recall(valid)"] == 0  # of the session without memories

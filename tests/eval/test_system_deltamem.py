@@ -225,7 +225,6 @@ async def test_the_window_is_that_of_the_configuration_or_the_endpoint_which_is_
 ) -> None:
     direct = ("episode.thinking=false", "episode.system_prompt=manager_direct")
     for overrides, models, window in (
-        ((), ({"id": "tiny", "max_model_len": 9000},), 9000),
         (("manager.window=5000",), ({"id": "tiny", "max_model_len": 9000},), 5000),
         (("manager.max_tokens=null", *direct), ({"id": "tiny"},), None),
     ):
