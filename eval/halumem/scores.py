@@ -209,68 +209,50 @@ def run_scores(
     Only metrics that something has a value of: no recall where the system does not order by relevance (`ranked`), none of
     questions whose evidence is not linked to turns.
     """
-    judged = [(record.user, record.memory_type or "", judgement) for record, judgement in point_judgements(points)]
     draws = {"resamples": config.resamples, "seed": config.seed}
+
+    def interval(metric: Metric, rows: Sequence[Row], scope: str) -> dict[str, float | int] | None:
+        terms = list(metric.terms((record for _, _, record in rows), valid=scope == "valid"))
+        values, weights = [value for _, value, _ in terms], [weight for _, _, weight in terms]
+        users = [rows[position][0] for position, _, _ in terms]
+        failed = sum(_lost(rows[position][2]) for position, _, _ in terms)
+        return _with_failed(group_interval(values, users, weights, **draws), failed)
+
+    def scored(metrics: Mapping[str, Metric], rows: Sequence[Row], categories: Sequence[str] = ()) -> Scores:
+        chosen = [*(name for name in categories if any(name == row[1] for row in rows)), ALL]
+        members = {name: [row for row in rows if name in (ALL, row[1])] for name in chosen}
+        return {
+            f"{name}({scope})": {category: interval(metric, own, scope) for category, own in members.items()}
+            for name, metric in metrics.items()
+            for scope in ("all", "valid")
+        }
+
+    judged = [(record.user, record.memory_type or "", judgement) for record, judgement in point_judgements(points)]
     scores: Scores = {}
     for group in ("memory_integrity", "memory_accuracy", "memory_update"):
-        scores |= _metric_scores(METRICS[group], judged, (), **draws)
+        scores |= scored(METRICS[group], judged)
     scores["memory_extraction_f1"] = {ALL: _f1_interval(judged, **draws)}
     for scope in ("all", "valid"):
-        by_type = METRICS["memory_type_accuracy"].items()
-        scores[f"memory_type_accuracy({scope})"] = {
-            name: _interval(metric, judged, scope == "valid", **draws) for name, metric in by_type
-        }
+        types = METRICS["memory_type_accuracy"].items()
+        scores[f"memory_type_accuracy({scope})"] = {name: interval(metric, judged, scope) for name, metric in types}
     for judge in config.asked_judges:
-        answers = [
-            (record.group, record.category, judgement)
-            for record in questions
-            for judgement in question_judgements(record, judge)
-        ]
+        answers = [(one.group, one.category, said) for one in questions for said in question_judgements(one, judge)]
         named = {question_metric(judge, name): metric for name, metric in METRICS["question_answering"].items()}
-        scores |= _metric_scores(named, answers, QUESTION_TYPES, **draws)
+        scores |= scored(named, answers, QUESTION_TYPES)
     values: dict[str, Value] = {name: answer_value(name) for name in ("set_f1", "bleu1")}
     if ranked:
         values |= retrieval_values(config.cutoffs)
     scores |= metric_scores(questions, values, order=QUESTION_TYPES, **draws)
-    if ranked:
-        scores[f"update_recall@{config.update_k}"] = {ALL: _update_recall(points, config.update_k, **draws)}
+    if ranked:  # Updated points that are linked to turns, of which one of the first passages holds one
+        k, linked = config.update_k, [record for record in points if record.turns]
+        found = [float(record.rank is not None and record.rank <= k) for record in linked]
+        failed = sum(record.error is not None for record in linked)
+        within = group_interval(found, [record.user for record in linked], **draws)
+        scores[f"update_recall@{k}"] = {ALL: _with_failed(within, failed)}
     return {name: rows for name, rows in scores.items() if any(rows.values())}
 
 
-def curve(questions: Sequence[QuestionRecord], judge: str) -> list[dict[str, float | int]]:
-    """Cumulative accuracy by session of the answers, mean over users; empty if nothing is judged."""
-    value = verdict_value(judge)
-    by_user: dict[str, list[tuple[int, float]]] = {}
-    for record in questions:
-        if record.session is not None and (worth := value(record)) is not None:
-            by_user.setdefault(record.group, []).append((record.session, worth))
-    return [asdict(point) for point in cumulative_accuracy(list(by_user.values()), sessions=CURVE_SESSIONS)]
-
-
-def _metric_scores(
-    metrics: Mapping[str, Metric], rows: Sequence[Row], categories: Sequence[str], *, resamples: int, seed: int
-) -> Scores:
-    present = {category for _, category, _ in rows}
-    chosen = [*(name for name in categories if name in present), ALL]
-    members = {name: [row for row in rows if name in (ALL, row[1])] for name in chosen}
-    return {
-        f"{name}({scope})": {
-            category: _interval(metric, own, scope == "valid", resamples=resamples, seed=seed)
-            for category, own in members.items()
-        }
-        for name, metric in metrics.items()
-        for scope in ("all", "valid")
-    }
-
-
-def _interval(
-    metric: Metric, rows: Sequence[Row], valid: bool, *, resamples: int, seed: int
-) -> dict[str, float | int] | None:
-    terms = list(metric.terms((record for _, _, record in rows), valid=valid))
-    users = [rows[position][0] for position, _, _ in terms]
-    values, weights = [value for _, value, _ in terms], [weight for _, _, weight in terms]
-    interval = group_interval(values, users, weights, resamples=resamples, seed=seed)
-    failed = sum(_lost(rows[position][2]) for position, _, _ in terms)
+def _with_failed(interval: Interval | None, failed: int) -> dict[str, float | int] | None:
     return None if interval is None else interval.as_dict() | {"failed": failed}
 
 
@@ -303,13 +285,14 @@ def _f1_of(sums: Any) -> float | None:
     return f1(precision / targets if targets else None, recall / expected if expected else None)
 
 
-def _update_recall(points: Iterable[PointRecord], k: int, *, resamples: int, seed: int) -> dict[str, float | int] | None:
-    """Share of the searched points that are linked to turns for which one of the first `k` passages holds them."""
-    scored = [record for record in points if record.turns]
-    found = [float(record.rank is not None and record.rank <= k) for record in scored]
-    interval = group_interval(found, [record.user for record in scored], resamples=resamples, seed=seed)
-    failed = sum(record.error is not None for record in scored)
-    return None if interval is None else interval.as_dict() | {"failed": failed}
+def curve(questions: Sequence[QuestionRecord], judge: str) -> list[dict[str, float | int]]:
+    """Cumulative accuracy by session of the answers, mean over users; empty if nothing is judged."""
+    value = verdict_value(judge)
+    by_user: dict[str, list[tuple[int, float]]] = {}
+    for record in questions:
+        if record.session is not None and (worth := value(record)) is not None:
+            by_user.setdefault(record.group, []).append((record.session, worth))
+    return [asdict(point) for point in cumulative_accuracy(list(by_user.values()), sessions=CURVE_SESSIONS)]
 
 
 EXTRACTION = {

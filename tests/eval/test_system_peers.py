@@ -280,14 +280,12 @@ class TestLangMem:
         assert {("document", "Ana owns a cat."), ("query", "Ana likes coffee.")} <= set(embedder.seen)
 
     async def test_a_call_that_does_not_fit_is_sent_back_and_counted(self, langmem: Opened) -> None:
-        for key, memories, *script in (
-            (WHOLE, ("Ana likes tea.",), calls(("Memory", {"contents": 3})), ADDS_TEA),
-            (PAIRS, (), completion("Nothing new.")),
-        ):
+        for script in ([calls(("Memory", {"contents": 3})), ADDS_TEA], [completion("Nothing new.")]):
             with serve(replies(*script)) as server:
-                async with langmem(server.url, key) as memory:
+                async with langmem(server.url, PAIRS) as memory:
                     ingested = await memory.ingest(TEA)
-            assert ingested.memories == memories and ingested.usage.calls == len(server.requests) == 2
+            assert ingested.usage.calls == len(server.requests) >= 2
+        assert (ingested.memories, ingested.usage.calls, ingested.usage.searches) == ((), 2, 2)
 
     async def test_the_model_writes_the_queries_for_what_is_known(self, langmem: Opened) -> None:
         queries = calls(*(("search_memory", {"query": f"Ana's {what}"}) for what in ("drinks", "pets")))
