@@ -67,7 +67,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         runs=runs,
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
         sections=[(section, charts(name, section.runs)) for name, section in compare(runs).items()],
-        mark=mark_svg,
+        mark=mark_sign,
         colour=colour,
         bounds=bounds,
         outcomes=OUTCOMES,
@@ -174,7 +174,7 @@ def _outcome(said: set[bool], complete: bool) -> str:
 
 
 _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, "#0d9aa5", "#d946a0", "#9a6a1c", "#7c8794", "#84990f")
-_MARKS = "os^DvPX<>*"
+_MARKS, _SIGNS = "os^DvPX<>*", "●■▲◆▼✚✖◀▶★"
 
 # Scores whose charts by category are of most worth: of judges, then one lexical and one of retrieval
 _CHARTED = (
@@ -233,17 +233,10 @@ def mark(number: int) -> str:
     return _MARKS[(number + number // len(_COLOURS)) % len(_MARKS)]
 
 
-def mark_svg(number: int) -> Markup:
-    """The mark of a run, as charts draw it, in its colour."""
-    from matplotlib.markers import MarkerStyle  # see `inline_svg`
-
-    style = MarkerStyle(mark(number))
-    outline: list[Any] = list(style.get_path().transformed(style.get_transform()).to_polygons())
-    size = max(abs(value) for polygon in outline for point in polygon for value in point)
-    places = (" L".join(f"{8 + 6.5 * x / size:.1f} {8 - 6.5 * y / size:.1f}" for x, y in polygon) for polygon in outline)
-    drawn = "".join(f"M{place}Z" for place in places)
-    path = f'<path d="{drawn}" fill="{colour(number)}"/>'
-    return Markup(f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true">{path}</svg>')
+def mark_sign(number: int) -> Markup:
+    """The mark of a run as a sign of text in its colour."""
+    sign = _SIGNS[_MARKS.index(mark(number))]
+    return Markup('<span class="mark" style="color: {}" aria-hidden="true">{}</span>').format(colour(number), sign)
 
 
 def _metrics(runs: Sequence[FinishedRun]) -> list[str]:

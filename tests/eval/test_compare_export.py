@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from compare_cases import ORDER, edited, headline, ingest, interval, question, records, write_run
