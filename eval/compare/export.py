@@ -82,11 +82,7 @@ def _sentences(section: Comparison) -> Iterator[str]:
 
 
 def write_csv(runs: Sequence[FinishedRun], path: Path) -> None:
-    """Write a line for every score of every run; scores that are withheld have a reason instead of numbers.
-
-    Raises:
-        DeltaMemError: If the file cannot be written.
-    """
+    """Write a line for every score of every run; scores that are withheld have a reason instead of numbers."""
     rows = [row for run in runs for row in _scores(run)]
     text = io.StringIO()
     writer = csv.DictWriter(text, dict.fromkeys(name for row in rows for name in row), lineterminator="\n")

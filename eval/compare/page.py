@@ -42,20 +42,12 @@ if TYPE_CHECKING:
 
 
 def write_report(runs: Sequence[FinishedRun], out: Path) -> None:
-    """Write the page.
-
-    Raises:
-        DeltaMemError: If it cannot be written.
-    """
+    """Write the page, or fail with a `DeltaMemError`."""
     write_page(out, render(runs))
 
 
 def report_folders(folders: Sequence[Path], out: Path) -> None:
-    """Write the page of the runs in some folders.
-
-    Raises:
-        DeltaMemError: If a run cannot be read, or the page not written.
-    """
+    """Write the page of the runs in some folders, or fail with a `DeltaMemError`."""
     write_report(load_runs(folders), out)
 
 

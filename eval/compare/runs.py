@@ -80,11 +80,7 @@ class FinishedRun:
 
 
 def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
-    """Read runs.
-
-    Raises:
-        DeltaMemError: If a folder is not that of a finished run; names the file, and what is wrong with it.
-    """
+    """Read runs; fails if a folder is not that of a finished run, with the file and what is wrong with it."""
     for folder in folders:
         if not folder.is_dir():
             raise DeltaMemError(f"{folder}: no such folder")

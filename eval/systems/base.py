@@ -173,11 +173,7 @@ FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 
 def store_folder(root: Path, key: StoreKey) -> Path:
-    """The folder of a store, which bears its id; not made here.
-
-    Raises:
-        DeltaMemError: If the id cannot be the name of a folder.
-    """
+    """The folder of a store, which bears its id, and is not made here; fails if the id cannot be the name of one."""
     try:
         return root / _folder_name(key.id)
     except ValueError as error:

@@ -211,10 +211,7 @@ class Peer:
         """Describe the system; nothing is imported or sent yet.
 
         The `embedder` is used in place of the system's own, so that queries get the same prompts in all systems; the `seed`
-        is that of the model's sampling.
-
-        Raises:
-            DeltaMemError: If a package is missing (names the command that installs it), or the settings cannot be right.
+        is that of the model's sampling. Fails if a package is missing, or the settings cannot be right.
         """
         for module in self.modules:
             if importlib.util.find_spec(module) is None:

@@ -206,10 +206,7 @@ class Mem0System(Peer):
     ) -> None:
         """As `Peer`; each store gets a folder in the `folder`.
 
-        A `degraded` one may work without keyword search and entity links where their packages are missing.
-
-        Raises:
-            DeltaMemError: Also if a part of mem0 is not installed.
+        Only a `degraded` one may work without keyword search and entity links where their packages are missing.
         """
         super().__init__(embedder, settings, cache, seed=seed)
         self._language_model = next(filter(importlib.util.find_spec, _LANGUAGE_MODELS), None)

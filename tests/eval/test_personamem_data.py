@@ -15,6 +15,7 @@ from personamem_cases import ANA, BO, BO_AGAIN, contexts, rows, write_contexts, 
 
 from deltamem.errors import DeltaMemError
 from eval.data import PERSONAMEM_QUESTIONS, find
+from eval.personamem.__main__ import chosen_letters, is_correct, is_final
 from eval.personamem.data import (
     COLUMNS,
     COUNTS_32K,
@@ -32,7 +33,6 @@ from eval.personamem.data import (
     size_of,
     store_ids,
 )
-from eval.personamem.scores import chosen_letters, is_correct, is_final
 
 
 def test_rows_become_questions(tmp_path: Path) -> None:
