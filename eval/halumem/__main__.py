@@ -130,7 +130,8 @@ class Halumem(Benchmark[HalumemConfig]):
         """
         config, questions, points = self.config, results.questions, results.points
         judged = [judgement for _, judgement in scores.point_judgements(points)]
-        notes = [record.notes for record in [*questions, *points] if record.error is None]
+        records: list[QuestionRecord | PointRecord] = [*questions, *points]
+        notes = [record.notes for record in records if record.error is None]
         return Report(
             benchmark=self.data.version,
             protocol={

@@ -209,7 +209,7 @@ def run_scores(
     Only metrics that something has a value of: no recall where the system does not order by relevance (`ranked`), none of
     questions whose evidence is not linked to turns.
     """
-    draws = {"resamples": config.resamples, "seed": config.seed}
+    draws: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed}
 
     def interval(metric: Metric, rows: Sequence[Row], scope: str) -> dict[str, float | int] | None:
         terms = list(metric.terms((record for _, _, record in rows), valid=scope == "valid"))
