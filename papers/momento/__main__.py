@@ -5,26 +5,28 @@ Exit code 0; 1 if trials failed or records could not be read (they are counted, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.table import Table
+
 from deltamem.config import run_hydra, validated
+from deltamem.intervals import percent_text
 from eval import runner
 from eval.benchmark import AskContext, Asker, Benchmark, Report, Results, Timeline, TimelineStep
-from eval.html import write_page
-from eval.records import QuestionRecord
-from eval.summary import Summary
+from eval.compare.layout import ALL
+from eval.html import render_page, write_page
+from eval.records import Cost, QuestionRecord
+from eval.summary import Summary, counted, score_cells, score_table
 from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence
-from papers.momento import report
-from papers.momento.agent import Model
 from papers.momento.data import MomentoConfig, read_data
-from papers.momento.judge import InformationJudge, calibrate
+from papers.momento.judge import JUDGE, calibrate, judge_of
 from papers.momento.recall import GIVEN_SUMMARIES, dialogue_sessions
-from papers.momento.trial import SCORES
-from papers.momento.trials import open_trials
+from papers.momento.scores import SCORES, run_scores, trial_counts, trial_warnings, trials_of
+from papers.momento.trial import open_trials
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,6 +34,30 @@ if TYPE_CHECKING:
 TRIALS_PAGE = "trials.html"
 _PROMPTS = "papers.momento.prompts:momento_"
 _SCRIPTED = "scripted"
+_PARTS = ("recall", "user", "judge")
+"""What asks models in trials besides the agent."""
+
+
+def table(summary: Summary) -> Table:
+    """The scores of each kind of task; those by words and by order are on the page."""
+    scores = [name for name in summary.scores if name not in ("word_coverage", "tool_recall_ordered")]
+    caption = "coverage is the judge's where one was asked, else by words; 95% intervals over tasks"
+    view = score_table(f"Momento, {summary.system}: %", caption, ["tasks", *(name.replace("_", " ") for name in scores)])
+    counts = counted(summary)
+    cells = [score_cells(summary, name, counts) for name in scores]
+    for kind, count, *row in zip(counts, counts.values(), *cells, strict=True):
+        view.add_row(kind, f"{count:,}", *row)
+    return view
+
+
+def page(system: str, report: Report, questions: Sequence[QuestionRecord]) -> str:
+    """Scores, and every trial with what was said, recalled, called and changed."""
+    kinds = [ALL, *dict.fromkeys(question.category for question in questions)]
+    template = Path(__file__).with_name("report.html.j2")
+    rows = {
+        kind: [percent_text(report.scores[metric].get(kind), brackets=True) for metric in report.scores] for kind in kinds
+    }
+    return render_page(template, system=system, report=report, rows=rows, trials=list(trials_of(questions)))
 
 
 class Momento(Benchmark[MomentoConfig]):
@@ -50,7 +76,7 @@ class Momento(Benchmark[MomentoConfig]):
         f"{_PROMPTS}summary": ("messages",),
     }
     asks = True
-    tables = (report.table,)
+    tables = (table,)
 
     def __init__(self, config: MomentoConfig) -> None:
         self.config, self.k = config, config.k
@@ -94,17 +120,14 @@ class Momento(Benchmark[MomentoConfig]):
 
     async def probes(self, context: AskContext) -> list[dict[str, Any]]:
         """How often the judge is wrong on replies that are known to be right or wrong."""
-        if context.judge is None:
-            return []
-        model = Model(context.judge, self.config.judge, self.config.seed, "calibration")
-        judge = InformationJudge(model, context.prompts["momento_judge"], self.config.judge.attempts)
-        return [await calibrate(judge, self.tasks.tasks, self.config.seed)]
+        judge = judge_of(context, self.config, "calibration")
+        return [] if judge is None else [await calibrate(judge, self.tasks.tasks, self.config.seed)]
 
     def report(self, results: Results) -> Report:
         """Scores over tasks; writes the page of all trials."""
         config, questions = self.config, results.questions
-        trials = [trial for _, _, trial in report.trials_of(questions)]
-        scores = report.run_scores(questions, resamples=config.resamples, seed=config.seed)
+        trials = [trial for _, _, trial in trials_of(questions)]
+        scores = run_scores(questions, resamples=config.resamples, seed=config.seed)
         agent, user = (config.answer.model, config.user.model) if config.by_model else (_SCRIPTED, _SCRIPTED)
         protocol = {name: getattr(config, name) for name in ("trials", "turns", "rounds", "k", "context_tokens")}
         made = Report(
@@ -116,19 +139,24 @@ class Momento(Benchmark[MomentoConfig]):
             | {"chosen": len(self.asked), "published": None if config.data is not None else False},
             scores=scores,
             headline=("passed",),
-            judged_by=report.judged_by(scores),
+            judged_by={name: JUDGE for name in scores if name.startswith(("passed", "pass@", "pass^", "coverage"))},
             problems=self.tasks.problems,
-            warnings=[*report.trial_warnings(trials, {"user": config.user.max_tokens, "judge": config.judge.max_tokens})],
-            costs=report.further_costs(trials),
-            more={"mode": "answered" if config.by_model else _SCRIPTED, "trials": report.trial_counts(trials)},
+            warnings=[*trial_warnings(trials, {"user": config.user.max_tokens, "judge": config.judge.max_tokens})],
+            costs={part: sum((one.costs.get(part, Cost()) for one in trials), Cost()) for part in _PARTS},
+            more={"mode": "answered" if config.by_model else _SCRIPTED, "trials": trial_counts(trials)},
         )
-        write_page(config.out / TRIALS_PAGE, report.page(config.system, made, questions))
+        write_page(config.out / TRIALS_PAGE, page(config.system, made, questions))
         return made
 
     @classmethod
     def lines(cls, summary: Summary) -> Iterable[str]:
         """What trials came to."""
-        yield f"{report.trial_line(summary.more['trials'])}; every trial: {TRIALS_PAGE}"
+        counts = summary.more["trials"]
+        unreadable = f", {counts['unreadable_calls']:,} that could not be read" if counts["unreadable_calls"] else ""
+        yield (
+            f"{counts['done']:,} trials, {counts['failed']:,} failed; {counts['calls_of_tools']:,} calls of tools, "
+            f"{counts['violations']:,} against a rule{unreadable}; every trial: {TRIALS_PAGE}"
+        )
 
 
 def main(config: MomentoConfig) -> int:

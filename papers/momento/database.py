@@ -18,14 +18,13 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from datetime import date, time
 from decimal import Decimal
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
-from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
 from papers.momento import sql
@@ -144,11 +143,8 @@ class ServiceDatabase:
             CallError: If it fails.
         """
         with sql.parsing():
-            return self.guarded(_limited(sql.checked(query, READABLE, (SESSIONS,)), most), most)
-
-    def guarded(self, query: str, most: int) -> tuple[list[str], list[Row]]:
-        """Run SQL with nothing but the rights of its role between it and the database."""
-        return self._read(_READER, query, most)
+            asked, bounded = sql.checked(query, READABLE, (SESSIONS,))
+        return self.guarded(_READER, asked, _limited(bounded, most), most)
 
     def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
         """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
@@ -162,43 +158,45 @@ class ServiceDatabase:
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
         reader = self._readers[_RECALLER]
         with sql.parsing():
-            tree = sql.checked(query, (SESSIONS,), READABLE)
-            for place in list(tree.find_all(exp.Placeholder)):
-                if place.name in values:
-                    place.replace(exp.Literal.string(values[place.name]))
-            with reader.transaction():
-                reader.execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
-                return self._read(_RECALLER, _limited(tree, _MOST_RECALLED), _MOST_RECALLED)[1]
+            asked, bounded = sql.checked(query, (SESSIONS,), READABLE, values)
+        with reader.transaction():
+            reader.execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
+            return self.guarded(_RECALLER, asked, _limited(bounded, _MOST_RECALLED), _MOST_RECALLED)[1]
 
-    def _read(self, kind: str, query: str, most: int) -> tuple[list[str], list[Row]]:
+    def guarded(self, role: str, query: str, bounded: str, most: int) -> tuple[list[str], list[Row]]:
+        """Run SQL with nothing but the rights of a role between it and the database.
+
+        `query` only names the columns, as PostgreSQL parses it without running it; what is run is `bounded`.
+        """
+        reader = self._readers[role]
         try:
+            names = _column_names(reader, query)
             # A row at a time, so that what is too long is not read to its end. The protocol takes one statement only.
-            with (
-                self._readers[kind].cursor() as cursor,
-                closing(cast("Generator[Any]", cursor.stream(query.encode()))) as rows,
-            ):
-                first = next(rows, None)
-                if first is None:  # nor are there names of columns
-                    cursor.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode())
-                names = [column.name for column in cursor.description or ()]
-                return _shown(names, () if first is None else chain([first], rows), most)
+            with reader.cursor() as cursor, closing(cast("Generator[Any]", cursor.stream(bounded.encode()))) as rows:
+                return _shown(names, rows, most)
         except psycopg.errors.QueryCanceled as error:
             raise CallError(TOO_LONG) from error
-        except psycopg.OperationalError as error:
-            if self._readers[kind].broken:
-                raise DatabaseFailedError(error) from error
-            raise CallError(error.diag.message_primary or str(error)) from error
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
             raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
         except psycopg.Error as error:
+            if reader.broken:
+                raise DatabaseFailedError(error) from error
             raise CallError(error.diag.message_primary or str(error)) from error
         except ValueError as error:  # JSON with numbers of thousands of digits
             raise CallError(str(error)) from error
 
 
-def _limited(tree: exp.Query, most: int) -> str:
-    # Whatever a query selects comes to the client.
-    return f"SELECT * FROM ({tree.sql(dialect='postgres', comments=False)}) AS q LIMIT {most}"
+def _limited(query: str, most: int) -> str:
+    return f"SELECT * FROM ({query}) AS q LIMIT {most}"  # whatever a query selects comes to the client
+
+
+def _column_names(reader: psycopg.Connection, query: str) -> list[str]:
+    result = reader.pgconn.prepare(b"", query.encode())
+    if result.status == psycopg.pq.ExecStatus.COMMAND_OK:
+        result = reader.pgconn.describe_prepared(b"")
+    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
+    return [(result.fname(number) or b"").decode() for number in range(result.nfields)]
 
 
 def _shown(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int) -> tuple[list[str], list[Row]]:

@@ -14,9 +14,11 @@ from pydantic import BaseModel, StrictBool, ValidationError
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
 from deltamem.replies import last_object, without_thinking
+from eval.benchmark import AskContext
 from eval.judge import error_rates, failures, words
 from eval.records import Verdict
 from papers.momento.agent import Model
+from papers.momento.data import MomentoConfig
 from papers.momento.tasks import MomentoTask
 
 JUDGE = "information"
@@ -57,6 +59,14 @@ class InformationJudge:
                 problem = str(error)
                 messages[1:] = [{"role": "user", "content": "That cannot be read. Reply with the JSON object only."}]
         return None, problem
+
+
+def judge_of(context: AskContext, config: MomentoConfig, scope: str, trial: int = 1) -> InformationJudge | None:
+    """The judge of a run in a scope of its own; None where none is asked."""
+    if context.judge is None:
+        return None
+    model = Model(context.judge, config.judge, config.seed, scope, trial)
+    return InformationJudge(model, context.prompts["momento_judge"], config.judge.attempts)
 
 
 class _Covered(BaseModel):

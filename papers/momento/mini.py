@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -51,6 +52,7 @@ def new_id(*parts: object) -> str:
     return str(uuid5(NAMESPACE_URL, "momento-mini " + " ".join(map(str, parts))))
 
 
+@cache
 def mini_catalogue(seed: int = 0) -> Catalogue:
     """The invented world: people, restaurants with two cuisines' dishes at most, and their menus."""
     draw = random.Random(f"momento-mini catalogue {seed}")
@@ -422,6 +424,7 @@ def alternatives(nodes: Sequence[ActionNode]) -> tuple[tuple[ActionNode, ...], .
     return tuple(ways)
 
 
+@cache
 def mini_tasks(seed: int = 0) -> TaskSet:
     """All tasks: the same for the same seed."""
     catalogue = mini_catalogue(seed)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
@@ -18,6 +17,7 @@ from papers.momento.agent import Model
 from papers.momento.mini import turn_id
 from papers.momento.policies import CallError, PolicyViolationError
 from papers.momento.schema import Row
+from papers.momento.scores import RecallRecord
 from papers.momento.tasks import MomentoTask
 from papers.momento.world import World
 
@@ -39,15 +39,6 @@ NEAREST = (
     "ORDER BY embedding <=> :query_embedding::vector LIMIT 3"
 )
 """What is asked where no model writes a query, or the one that it wrote is refused."""
-
-
-class RecallRecord(StrictModel):
-    """What was recalled for a message."""
-
-    texts: tuple[str, ...] = ()  # Oldest first, as the agent is shown them
-    how: str = "search"  # Of the memory system; else `query`, which a model wrote, or `nearest`
-    query: str = ""  # What the model wrote
-    refused: str = ""  # Why its query was not used
 
 
 Recall = Callable[[str], Awaitable[RecallRecord]]

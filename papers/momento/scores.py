@@ -1,15 +1,20 @@
-"""Momento's scores: state of the service, what the user was told, tool calls over alternative DAGs, Pass@k and Pass^k."""
+"""What a trial is worth: state of the service, what the user was told, tool calls over alternative DAGs; and its record."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import comb
 from typing import Any
 
+from pydantic import Field
+
 from deltamem.config import StrictModel
+from deltamem.window import estimate_tokens
+from eval.records import AnswerRecord, Cost, QuestionRecord
+from eval.scores import AskedValue, Value, answer_value, metric_scores
 from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, sorted_nodes
-from papers.momento.tools import failed
+from papers.momento.tools import VIOLATION, failed
 from papers.momento.world import HASHES
 
 FREE_TEXT = frozenset({"special_requests", "special_instructions", "notes", "delivery_address", "created_at", "updated_at"})
@@ -169,3 +174,123 @@ def pass_at(k: int, passed: int, trials: int) -> float:
 def pass_all(k: int, passed: int, trials: int) -> float:
     """Pass^k: the chance that of k trials, drawn from all, every one passed."""
     return comb(passed, k) / comb(trials, k)
+
+
+class RecallRecord(StrictModel):
+    """What was recalled for a message."""
+
+    texts: tuple[str, ...] = ()  # Oldest first, as the agent is shown them
+    how: str = "search"  # Of the memory system; else `query`, which a model wrote, or `nearest`
+    query: str = ""  # What the model wrote
+    refused: str = ""  # Why its query was not used
+
+
+class ExchangeRecord(StrictModel):
+    """A message and the reply to it."""
+
+    message: str
+    recalled: RecallRecord
+    reply: str
+    actions: int  # How many calls had been made after it
+
+
+class TrialRecord(StrictModel):
+    """What happened in one trial; the ``details`` of an answer in ``questions.jsonl``."""
+
+    turns: tuple[ExchangeRecord, ...] = ()
+    actions: tuple[Action, ...] = ()
+    repeated_calls: int = 0  # Answered from the cache of their round
+    unreadable_calls: int = 0  # No actions, because their arguments were no JSON object
+    finished: bool = False  # Whether the user was done before the turns were used up
+    changes: dict[str, list[str]] = Field(default={})  # By table the rows of the user that came (+) and went (-)
+    hashes: dict[str, str] = Field(default={})
+    scores: TrialScores | None = None  # None if the trial failed
+    error: str | None = None  # Why it did
+    costs: dict[str, Cost] = Field(default={})  # Of calls of models: `answer`, `recall`, `user`, `judge`
+    cut: dict[str, int] = Field(default={})  # By model, how many of its replies were stopped by the limit of tokens
+    seconds: float = 0.0
+
+    @property
+    def violations(self) -> int:
+        """How many calls broke a rule."""
+        return sum(action.result.startswith(VIOLATION) for action in self.actions)
+
+
+SCORES = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
+
+
+def answer_of(trial: TrialRecord, made: str) -> AnswerRecord:
+    """A trial as an answer to its task."""
+    scores = trial.scores
+    return AnswerRecord(
+        text=None if scores is None else "\n".join(turn.reply for turn in trial.turns),
+        scores={name: 0.0 if scores is None else float(getattr(scores, name)) for name in SCORES},
+        error=trial.error,
+        # What broke is not the agent's doing, also where it had said nothing before.
+        silent=trial.error is None and bool(trial.turns) and not any(turn.reply for turn in trial.turns),
+        cut=trial.cut.get("answer", 0) > 0,
+        cost=trial.costs.get("answer", Cost()),
+        details=trial.model_dump(mode="json"),
+        made=made,
+    )
+
+
+def recalled_tokens(trials: Sequence[TrialRecord]) -> int:
+    """Estimated tokens of what was recalled for a message, on average."""
+    shown = [estimate_tokens("\n".join(turn.recalled.texts)) for trial in trials for turn in trial.turns]
+    return round(sum(shown) / len(shown)) if shown else 0
+
+
+def trials_of(questions: Sequence[QuestionRecord]) -> Iterator[tuple[QuestionRecord, int, TrialRecord]]:
+    """Every trial that was run, with its task and its number from 1."""
+    for question in questions:
+        for number, answer in enumerate(question.answers, start=1):
+            if answer.details:
+                yield question, number, TrialRecord.model_validate(answer.details)
+
+
+def run_scores(questions: Sequence[QuestionRecord], *, resamples: int, seed: int) -> dict[str, Any]:
+    """Every score by kind of task and over all, with its interval over tasks; see `eval.summary.metric_scores`.
+
+    Tasks weigh the same. A trial that failed counts as nothing; ``passed(valid)`` and its like leave such trials out, so
+    that a broken endpoint is told from a bad agent.
+    """
+    values: dict[str, Value] = {name: answer_value(name) for name in SCORES}
+    for k in range(2, 1 + max((len(record.answers) for record in questions), default=0)):
+        values |= {f"pass@{k}": _over_trials(pass_at, k), f"pass^{k}": _over_trials(pass_all, k)}
+    return metric_scores(questions, values, resamples=resamples, seed=seed)
+
+
+def _over_trials(chance: Callable[[int, int, int], float], k: int) -> AskedValue:
+    """Pass@k or Pass^k of a task; None where it has fewer trials."""
+    return AskedValue(
+        answer_value("passed").parts,
+        lambda passed: chance(k, round(sum(passed)), len(passed)) if len(passed) >= k else None,
+    )
+
+
+def trial_counts(trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """What the summary says of trials."""
+    scored = [trial.scores for trial in trials if trial.scores is not None]
+    return {
+        "done": len(trials),
+        "failed": len(trials) - len(scored),
+        "unfinished_conversations": sum(not trial.finished for trial in trials if trial.error is None),
+        "calls_of_tools": sum(len(trial.actions) for trial in trials),
+        "repeated_calls": sum(trial.repeated_calls for trial in trials),
+        "unreadable_calls": sum(trial.unreadable_calls for trial in trials),
+        "violations": sum(trial.violations for trial in trials),
+        "judged_by_words_after_a_failure": sum(scores.judge_error is not None for scores in scored),
+        "seconds_each": round(sum(trial.seconds for trial in trials) / len(trials), 3) if trials else None,
+    }
+
+
+def trial_warnings(trials: Sequence[TrialRecord], limits: Mapping[str, int | None]) -> Iterator[str]:
+    """What a reader must know of the models of users and judges, whose `limits` of tokens are given; one sentence each."""
+    for part, name in (("user", "the user's model"), ("judge", "the judge")):
+        if cut := sum(trial.cut.get(part, 0) for trial in trials):
+            calls, limit = sum(trial.costs[part].calls for trial in trials if part in trial.costs), f"{part}.max_tokens"
+            yield f"{cut:,} of {calls:,} replies of {name} were cut at {limit}={limits[part]}; raise {limit}"
+    scored = [trial.scores for trial in trials if trial.scores is not None]
+    if errors := [scores.judge_error for scores in scored if scores.judge_error is not None]:
+        yield f"the judge failed in {len(errors):,} of {len(scored):,} trials, whose coverage is that by words: {errors[0]}"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
 
 import sqlglot
 from sqlglot import exp
@@ -54,13 +53,16 @@ def parsing() -> Iterator[None]:
         raise PolicyViolationError("the query is nested too deeply") from error
 
 
-def checked(query: str, tables: Collection[str], hidden: Collection[str] = ()) -> exp.Query:
-    """Parse the SELECT of an agent.
+def checked(
+    query: str, tables: Collection[str], hidden: Collection[str] = (), values: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """The SELECT of an agent, and the same with a bound around every value that could grow long.
 
     Args:
         query: PostgreSQL.
         tables: Those that it may read.
         hidden: Others that there are.
+        values: What stands for placeholders such as ``:user_id``.
 
     Raises:
         PolicyViolationError: If it is anything else; says what is not allowed.
@@ -84,8 +86,12 @@ def checked(query: str, tables: Collection[str], hidden: Collection[str] = ()) -
     for node in tree.walk():
         _check(node, {*tables, *named})
     tree = tree.transform(_distance)
+    for place in list(tree.find_all(exp.Placeholder)):
+        if place.name in (values or {}):
+            place.replace(exp.Literal.string((values or {})[place.name]))
+    written = tree.sql(dialect="postgres", comments=False)
     _bound(tree)
-    return cast("exp.Query", tree)
+    return written, tree.sql(dialect="postgres", comments=False)
 
 
 def _check(node: exp.Expr, tables: Collection[str]) -> None:
@@ -110,19 +116,9 @@ def _check(node: exp.Expr, tables: Collection[str]) -> None:
         raise PolicyViolationError(f"{node.name} is not allowed")
 
 
-_UNNAMED = "?column?"
-_LONG: dict[type[exp.Expr], str] = {
-    exp.GroupConcat: "string_agg",
-    exp.ArrayAgg: "array_agg",
-    exp.DPipe: _UNNAMED,
-    exp.Concat: "concat",
-    exp.Replace: "replace",
-    exp.TimeToStr: "to_char",
-    exp.ToChar: "to_char",
-    exp.Array: "array",
-}
-"""What makes long values, and what PostgreSQL calls a column of it."""
-_TEXT_TYPES = {"TEXT": "text", "VARCHAR": "varchar", "CHAR": "bpchar", "JSON": "json", "JSONB": "jsonb"}
+_LONG = (exp.GroupConcat, exp.ArrayAgg, exp.DPipe, exp.Concat, exp.Replace, exp.TimeToStr, exp.ToChar, exp.Array)
+"""What makes long values."""
+_TEXT_TYPES = ("TEXT", "VARCHAR", "CHAR", "JSON", "JSONB")
 _SEARCHES: dict[type[exp.Expr], str] = {
     **dict.fromkeys((exp.Trim, exp.Replace, exp.Like, exp.ILike, exp.ArrayOverlaps, exp.ArrayContainsAll), "expression"),
     exp.StrPosition: "substr",
@@ -134,8 +130,8 @@ def _bound(tree: exp.Expr) -> None:
     """Let no value that a query makes grow too long; the function `bounded` refuses those that do."""
     for select in tree.find_all(exp.Select):
         for one in select.expressions:
-            if (name := _bounded_name(one)) is not None:
-                one.replace(exp.alias_(one.copy(), name, quoted=True))
+            if isinstance(one, exp.Cast) and isinstance(one.this, exp.Column):  # which goes by the name of the column
+                one.replace(exp.alias_(one.copy(), one.this.this.copy()))
     nodes = list(tree.walk())
     if sum(type(node) in _SEARCHES for node in nodes) > _MOST_SEARCHES:
         raise PolicyViolationError(f"a query may search texts and lists {_MOST_SEARCHES} times")
@@ -145,7 +141,7 @@ def _bound(tree: exp.Expr) -> None:
             raise PolicyViolationError("a number may have 50 digits")
         if isinstance(node, exp.Mul) or kind == "DECIMAL":
             _bound_one(node, LONGEST_OPERAND)  # the digits of a NUMERIC
-        elif type(node) in _LONG or kind in _TEXT_TYPES:
+        elif isinstance(node, _LONG) or kind in _TEXT_TYPES:
             _bound_one(node, LONGEST_VALUE)
         if (operand := node.args.get(_SEARCHES.get(type(node), ""))) is not None:
             _bound_one(operand.this if isinstance(operand, exp.Any) else operand, LONGEST_OPERAND)
@@ -161,31 +157,10 @@ def _bound_one(node: exp.Expr, most: int) -> None:
         return
     bounded = exp.Anonymous(this="bounded")
     node.replace(bounded)
-    value = exp.cast(node, "text", copy=False) if isinstance(inner, exp.Placeholder) else node
-    bounded.set("expressions", [value, exp.Literal.number(most)])
+    bounded.set("expressions", [node, exp.Literal.number(most)])
 
 
 _NUMBER = re.compile(r"[\d.]{1,50}(e[+-]?\d\d?)?", re.IGNORECASE)
-
-
-def _bounded_name(node: exp.Expr) -> str | None:
-    """How PostgreSQL would call a column that is to have `bounded` around it; None for columns that keep their names."""
-    match node:
-        case exp.Paren() | exp.Filter() | exp.Window():
-            return _bounded_name(node.this)
-        case exp.Case():
-            name = _bounded_name(node.args["default"]) if node.args.get("default") else None
-            return "case" if name == _UNNAMED else name
-        case exp.Cast() if (kind := node.to.this.name) in _TEXT_TYPES or kind == "DECIMAL":
-            inner = node.this.unnest()
-            if isinstance(inner, exp.Column):
-                return inner.name
-            if isinstance(inner, exp.Func) and not isinstance(inner, exp.Binary | exp.Cast | exp.Case):
-                return _LONG.get(type(inner), inner.sql_name().lower())
-            return _TEXT_TYPES.get(kind, "numeric")
-        case exp.Mul():
-            return _UNNAMED
-    return _LONG.get(type(node))
 
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)

@@ -1,84 +1,43 @@
-"""One trial: a user, an agent, what it recalls, the service; and the record of it."""
+"""Trials: a user, an agent, what it recalls and the service; and the databases, models and scripts that all trials share."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from deltamem.config import StrictModel
-from deltamem.errors import reason_of
-from deltamem.window import estimate_tokens
-from eval.records import AnswerRecord, Cost
-from papers.momento.agent import DONE, Agent, Customer, Model, Toolbox, with_images
-from papers.momento.judge import InformationJudge
+from deltamem.errors import DeltaMemError, reason_of
+from eval.benchmark import AskContext
+from eval.models import CANARY, find_window
+from eval.records import QuestionRecord
+from eval.systems.base import Memory
+from papers.momento.agent import (
+    DONE,
+    Agent,
+    Customer,
+    LLMAgent,
+    LLMUser,
+    Model,
+    ScriptedAgent,
+    ScriptedUser,
+    Toolbox,
+    check_room,
+    with_images,
+)
+from papers.momento.data import MomentoConfig
+from papers.momento.facts import FactReader
+from papers.momento.judge import InformationJudge, judge_of
 from papers.momento.policies import DatabaseFailedError
-from papers.momento.recall import Recall, RecallRecord
-from papers.momento.scores import Action, TrialScores, score_trial
+from papers.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, summary_rows
+from papers.momento.scores import ExchangeRecord, TrialRecord, TrialScores, answer_of, recalled_tokens, score_trial
 from papers.momento.tasks import MomentoTask
-from papers.momento.tools import VIOLATION
-from papers.momento.world import World
-
-
-class ExchangeRecord(StrictModel):
-    """A message and the reply to it."""
-
-    message: str
-    recalled: RecallRecord
-    reply: str
-    actions: int  # How many calls had been made after it
-
-
-class TrialRecord(StrictModel):
-    """What happened in one trial; the ``details`` of an answer in ``questions.jsonl``."""
-
-    turns: tuple[ExchangeRecord, ...] = ()
-    actions: tuple[Action, ...] = ()
-    repeated_calls: int = 0  # Answered from the cache of their round
-    unreadable_calls: int = 0  # No actions, because their arguments were no JSON object
-    finished: bool = False  # Whether the user was done before the turns were used up
-    changes: dict[str, list[str]] = Field(default={})  # By table the rows of the user that came (+) and went (-)
-    hashes: dict[str, str] = Field(default={})
-    scores: TrialScores | None = None  # None if the trial failed
-    error: str | None = None  # Why it did
-    costs: dict[str, Cost] = Field(default={})  # Of calls of models: `answer`, `recall`, `user`, `judge`
-    cut: dict[str, int] = Field(default={})  # By model, how many of its replies were stopped by the limit of tokens
-    seconds: float = 0.0
-
-    @property
-    def violations(self) -> int:
-        """How many calls broke a rule."""
-        return sum(action.result.startswith(VIOLATION) for action in self.actions)
-
-
-SCORES = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
-
-
-def answer_of(trial: TrialRecord, made: str) -> AnswerRecord:
-    """A trial as an answer to its task."""
-    scores = trial.scores
-    return AnswerRecord(
-        text=None if scores is None else "\n".join(turn.reply for turn in trial.turns),
-        scores={name: 0.0 if scores is None else float(getattr(scores, name)) for name in SCORES},
-        error=trial.error,
-        # What broke is not the agent's doing, also where it had said nothing before.
-        silent=trial.error is None and bool(trial.turns) and not any(turn.reply for turn in trial.turns),
-        cut=trial.cut.get("answer", 0) > 0,
-        cost=trial.costs.get("answer", Cost()),
-        details=trial.model_dump(mode="json"),
-        made=made,
-    )
-
-
-def recalled_tokens(trials: Sequence[TrialRecord]) -> int:
-    """Estimated tokens of what was recalled for a message, on average."""
-    shown = [estimate_tokens("\n".join(turn.recalled.texts)) for trial in trials for turn in trial.turns]
-    return round(sum(shown) / len(shown)) if shown else 0
+from papers.momento.world import Catalogue, World
 
 
 @dataclass
@@ -154,16 +113,106 @@ class Trial:
 def _changes(before: Mapping[str, Sequence[Any]], after: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
     changes = {}
     for table, rows in after.items():
-        old, new = ([json.dumps(row, default=str) for row in state] for state in (before[table], rows))
-        if lines := [f"- {row}" for row in _without(old, new)] + [f"+ {row}" for row in _without(new, old)]:
+        old, new = (Counter(json.dumps(row, default=str) for row in state) for state in (before[table], rows))
+        if lines := [f"- {row}" for row in (old - new).elements()] + [f"+ {row}" for row in (new - old).elements()]:
             changes[table] = lines
     return changes
 
 
-def _without(rows: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Rows without as many of the same as there are others."""
-    left = list(rows)
-    for row in others:
-        if row in left:
-            left.remove(row)
-    return left
+@asynccontextmanager
+async def open_trials(
+    config: MomentoConfig, tasks: Mapping[str, MomentoTask], catalogue: Catalogue, context: AskContext
+) -> AsyncIterator[Trials]:
+    """Open databases, and the model that plays the user if models play.
+
+    Raises:
+        DeltaMemError: If a server or model cannot be used, or the agent's window has no room for a conversation.
+    """
+    try:
+        from papers.momento.database import open_databases
+    except ImportError as error:
+        raise DeltaMemError(f"Momento needs {error.name}; install it with: pip install 'deltamem[momento]'") from error
+    async with AsyncExitStack() as stack:
+        trials = Trials(config, tasks, context, FactReader(catalogue), asyncio.Queue(), config.context_tokens)
+        if context.answer is not None:
+            served = await find_window("answer", context.answer, config.answer)
+            trials.window = min(trials.window, served or trials.window)
+            check_room(context.prompts["answer"], config.answer, trials.window)
+            llm = config.user.client("user", context.cache)
+            stack.push_async_callback(llm.close)
+            await llm.check([{"role": "user", "content": CANARY}])  # the other models were asked just now
+            trials.user = Model(llm, config.user, config.seed)
+        count = min(config.stores_at_once, len(tasks))
+        for database in stack.enter_context(open_databases(config.database, count)):
+            trials.worlds.put_nowait(World(database, catalogue))
+        yield trials
+
+
+@dataclass
+class Trials:
+    """What trials share; each takes place in the next world that is free."""
+
+    config: MomentoConfig
+    tasks: Mapping[str, MomentoTask]  # By key of the question
+    context: AskContext
+    reader: FactReader
+    worlds: asyncio.Queue[World]
+    window: int  # Of the agent, in tokens
+    user: Model | None = None  # None if a script plays
+
+    async def __call__(self, question: QuestionRecord, memory: Memory) -> AsyncIterator[QuestionRecord]:
+        """See `eval.benchmark.Asker`: the trials that are missing or failed, one after the other."""
+        task, made = self.tasks[question.key], self.context.made
+        answers = dict(enumerate(question.answers, start=1))
+        world = await self.worlds.get()
+        try:
+            for number in range(1, self.config.trials + 1):
+                if number in answers and answers[number].error is None:
+                    continue
+                answers[number] = answer_of(await self._trial(task, number, world, memory), made)
+                kept = tuple(answers[number] for number in sorted(answers))
+                tokens = recalled_tokens([TrialRecord.model_validate(answer.details) for answer in kept])
+                yield question.model_copy(update={"answers": kept, "context_tokens": tokens, "made": made})
+        finally:
+            self.worlds.put_nowait(world)
+
+    async def _trial(self, task: MomentoTask, number: int, world: World, memory: Memory) -> TrialRecord:
+        rows: Sequence[Mapping[str, object]] = ()
+        try:
+            if self.config.system == GIVEN_SUMMARIES:
+                rows = await asyncio.to_thread(summary_rows, task, self.context.embedder)
+            await asyncio.to_thread(world.reset, task.current_date, task.seed_data, rows)
+        except DatabaseFailedError:
+            raise
+        except Exception as error:  # rows of this task that the database refuses must not lose the others
+            return TrialRecord(error=f"its state could not be made: {reason_of(error)}")
+        return await self._cast(task, number, world, memory).run()
+
+    def _cast(self, task: MomentoTask, number: int, world: World, memory: Memory) -> Trial:
+        config, context, prompts, toolbox = self.config, self.context, self.context.prompts, Toolbox(world)
+        scope, models = f"task {task.task_id}", {}
+        agent: Agent = ScriptedAgent(toolbox, task, self.reader)
+        user: Customer = ScriptedUser(task)
+        if context.answer is not None and self.user is not None:
+            models = {
+                part: Model(context.answer, config.answer, config.seed, scope, number) for part in ("answer", "recall")
+            }
+            models["user"] = self.user.of_trial(scope, number)
+            agent = LLMAgent(
+                models["answer"],
+                toolbox,
+                task,
+                prompts["answer"],
+                prompts["momento_summary"],
+                rounds=config.rounds,
+                context_tokens=self.window,
+            )
+            user = LLMUser(models["user"], task, prompts["momento_user"])
+        if config.system == GIVEN_SUMMARIES:
+            prompt = prompts["momento_recall"]
+            recall: Recall = SummaryRecall(world, task, context.embedder, models.get("recall"), prompt)
+        else:
+            recall = MemoryRecall(memory, config.k, config.with_time, task.opening if config.system == "oracle" else None)
+        if (judge := judge_of(context, config, scope, number)) is not None:
+            models["judge"] = judge.model
+        return Trial(task, world, toolbox, agent, user, recall, judge, config.turns, config.images, models)

@@ -87,9 +87,9 @@ def test_the_end_of_a_server_does_not_wait_either(tmp_path: Path) -> None:
         assert ok(server.client().post(f"{AGENT}/episodes", json=TICKET))["outcome"] == "applied" and len(rest.asked) == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "sent", "status", "said"),
-    [
+def test_what_is_wrong_is_said(server: Server) -> None:
+    http = server.client()
+    for path, sent, status, said in (
         ("/v1/owners/ann/episodes", TICKET, 422, "agent:NAME"),
         ("/v1/owners/agent:/episodes", TICKET, 422, "agent:NAME"),
         (f"{AGENT}/episodes", TICKET | {"messages": []}, 422, "messages"),
@@ -98,10 +98,8 @@ def test_the_end_of_a_server_does_not_wait_either(tmp_path: Path) -> None:
         (f"{AGENT}/episodes", TICKET | {"id": "a#turns-1"}, 400, "stage"),
         (f"{AGENT}/episodes", TICKET | {"owner": "ann"}, 422, "no such field"),
         (f"{AGENT}/recall", {"task": "x"}, 404, "nothing here"),
-    ],
-)
-def test_what_is_wrong_is_said(server: Server, path: str, sent: dict[str, object], status: int, said: str) -> None:
-    assert said in problem(server.client().post(path, json=sent), status)
+    ):
+        assert said in problem(http.post(path, json=sent), status), said
 
 
 def test_without_a_model_or_while_it_is_paused_nothing_is_read(tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ async def test_history_blame_diff_rollback_and_erasure_hold() -> None:
 async def test_a_trajectory_is_applied_once_and_its_id_stands_for_it() -> None:
     model = Reviewer()
     agent = memory(model)
-    await agent.ingest(booking())
-    head, asked = agent.memory.journal.head, len(model.asked)
-    again = await agent.ingest(booking())
-    other = await agent.ingest(booking(messages=BOOKING[:7]))
+    both = await asyncio.gather(agent.ingest(booking()), agent.ingest(booking()))
+    assert sorted(one.outcome for one in both) == ["applied", "known"] and len(model.asked) == 5
+    head = agent.memory.journal.head
+    again, other = await agent.ingest(booking()), await agent.ingest(booking(messages=BOOKING[:7]))
     assert again.outcome is other.outcome is Outcome.KNOWN
     assert again.notes == () and "other content" in other.notes[0]
-    assert (agent.memory.journal.head, len(model.asked)) == (head, asked)
+    assert (agent.memory.journal.head, len(model.asked)) == (head, 5)
 
 
 async def test_an_interrupted_reading_goes_on_without_asking_again() -> None:
@@ -123,13 +123,29 @@ async def test_what_has_begun_cannot_go_on_with_other_content_or_without_its_not
         await agent.ingest(booking())
 
 
+def steps(count: int, user: str = "go on") -> list[dict[str, str]]:
+    said = [
+        ({"role": "user", "content": f"{user} {n}"}, {"role": "assistant", "content": "Done."}) for n in range(1, count + 1)
+    ]
+    return [message for turn in said for message in turn]
+
+
+class Narrow(Reviewer):
+    """A window of so many characters, for prompts that begin in a way."""
+
+    def __init__(self, window: int, begin: str = "") -> None:
+        super().__init__()
+        self.window, self.begin = window, begin
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        if self.begin in messages[0]["content"] and len(messages[1]["content"]) > self.window:
+            raise ContextLengthError("too long")
+        return await super().complete(messages)
+
+
 async def test_long_trajectories_are_reviewed_in_batches_with_context() -> None:
-    messages = []
-    for number in range(1, 8):
-        messages += [{"role": "user", "content": f"step {number}"}, {"role": "assistant", "content": "Done."}]
     model = Reviewer()
-    agent = memory(model, batch=3, before=2)
-    done = await agent.ingest(booking(messages=messages))
+    done = await memory(model, batch=3, before=2).ingest(booking(messages=steps(7, "step")))
     batches = [asked[1]["content"] for asked in model.asked[:3]]
     assert ["<earlier_turns>" in one for one in batches] == [False, True, True]
     assert ["<next_message>" in one for one in batches] == [True, True, False]
@@ -138,47 +154,20 @@ async def test_long_trajectories_are_reviewed_in_batches_with_context() -> None:
 
 
 async def test_a_small_window_gets_fewer_turns_and_less_of_each() -> None:
-    class Small(Reviewer):
-        async def complete(self, messages: Sequence[Message]) -> Completion:
-            if len(messages[1]["content"]) > 1500:
-                raise ContextLengthError("too long")
-            return await super().complete(messages)
-
-    messages = [{"role": "user", "content": "a" * 5000}, {"role": "assistant", "content": "Done."}] * 2
-    model = Small()
-    agent = memory(model)
-    assert (await agent.ingest(booking(messages=messages))).outcome is Outcome.APPLIED
+    model, long = Narrow(1500), "a" * 5000
+    assert (await memory(model).ingest(booking(messages=steps(2, long)))).outcome is Outcome.APPLIED
     assert [asked[1]["content"].count("<turn_") for asked in model.asked[:2]] == [1, 2]  # the second with the one before
     with pytest.raises(ContextLengthError):
-        await memory(Small(), before=9).ingest(booking(messages=messages * 9))
-
-
-async def test_a_long_episode_is_summed_up_in_a_small_window() -> None:
-    """40 turns of one matter; their notes together are more than the window."""
-
-    class Small(Reviewer):
-        async def complete(self, messages: Sequence[Message]) -> Completion:
-            if len(messages[1]["content"]) > 2600:
-                raise ContextLengthError("too long")
-            return await super().complete(messages)
-
-    messages = [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "Done."}] * 40
-    model = Small()
+        await memory(Narrow(1500), before=9).ingest(booking(messages=steps(18, long)))
+    # 40 turns of one matter, whose notes together are more than the window.
+    model = Narrow(2600)
     agent = memory(model)
-    done = await agent.ingest(booking(messages=messages))
+    done = await agent.ingest(booking(messages=steps(40)))
     assert (done.outcome, done.episodes[0].last, len(agent.reflections())) == (Outcome.APPLIED, 40, 1)
-    summed, learned = (asked[1]["content"] for asked in model.asked[-2:])
-    for asked in (summed, learned):
-        assert "<turn_1>" in asked and "<turn_40>" in asked and "turns left out)" in asked
+    for asked in model.asked[-2:]:
+        assert all(part in asked[1]["content"] for part in ("<turn_1>", "<turn_40>", "turns left out)"))
     with pytest.raises(ContextLengthError):
-        await memory(Windowless()).ingest(booking())
-
-
-class Windowless(Reviewer):
-    async def complete(self, messages: Sequence[Message]) -> Completion:
-        if "You are given the notes" in messages[0]["content"]:
-            raise ContextLengthError("too long")
-        return await super().complete(messages)
+        await memory(Narrow(0, "You are given the notes")).ingest(booking())
 
 
 async def test_nobody_writes_lines_of_the_prompt() -> None:
@@ -283,13 +272,6 @@ async def test_agents_and_people_are_kept_apart(tmp_path: Path) -> None:
         assert store.journal.owner("agent:cook").verify() == []
 
 
-async def test_two_calls_at_once_read_a_trajectory_once() -> None:
-    model = Reviewer()
-    agent = memory(model)
-    done = await asyncio.gather(agent.ingest(booking()), agent.ingest(booking()))
-    assert sorted(one.outcome for one in done) == ["applied", "known"] and len(model.asked) == 5
-
-
 async def test_an_export_is_another_agent_with_the_same_lessons() -> None:
     agent, other = memory(), memory(agent="copy")
     await agent.ingest(booking())
@@ -299,32 +281,23 @@ async def test_an_export_is_another_agent_with_the_same_lessons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "problem"),
+    ("name", "messages", "problem"),
     [
-        ([], "at least one message"),
-        ([{"role": "user", "content": "Hello"}], "nothing that an agent said"),
-        ([{"role": "narrator", "content": "x"}], "messages.0.role"),
-        ([{"role": "assistant", "content": "\ud800"}], "messages.0.content"),
-        ([{"content": "x"}], "messages.0.role"),
+        ("t1", [], "at least one message"),
+        ("t1", [{"role": "user", "content": "Hello"}], "nothing that an agent said"),
+        ("t1", [{"role": "narrator", "content": "x"}], "messages.0.role"),
+        ("t1", [{"role": "assistant", "content": "\ud800"}], "messages.0.content"),
+        *((name, BOOKING, "id: ") for name in ("", " ", "a\nb", "x" * 201, "t1#turns-1")),
     ],
 )
-def test_what_is_no_trajectory_is_refused_in_a_sentence(messages: list[dict[str, object]], problem: str) -> None:
+def test_what_is_no_trajectory_is_refused_in_a_sentence(name: str, messages: list[dict[str, object]], problem: str) -> None:
     with pytest.raises(DeltaMemError, match=problem):
-        AgentTrajectory.of("t1", TIME, messages)
+        AgentTrajectory.of(name, TIME, messages)
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\0b", "x" * 201, "t1#turns-1"])
-def test_an_id_can_be_printed(name: str) -> None:
-    with pytest.raises(DeltaMemError, match="id: "):
-        AgentTrajectory.of(name, TIME, BOOKING)
-
-
-def test_calls_without_arguments_and_empty_texts() -> None:
+def test_calls_without_arguments_empty_texts_and_names() -> None:
     called = {"role": "assistant", "content": " ", "tool_calls": [{"function": {"name": "list_all", "arguments": None}}]}
     [turn] = AgentTrajectory.of("t1", TIME, [{"role": "user", "content": "Hi"}, called]).turns
     assert [(step.kind, step.text) for step in turn.steps] == [("call", "list_all()")]
-
-
-def test_an_agent_needs_a_name() -> None:
     with pytest.raises(DeltaMemError, match="agent's name is empty"):
         memory(agent="agent: ")

@@ -56,10 +56,10 @@ async def run(config: BenchmarkConfig, key: StoreKey = ANA) -> list[IngestRecord
             return [await ingest_session(memory, key, sessions, number, log) for number in range(len(sessions))]
 
 
-def local(folder: Path, **settings: Any) -> EpisodicSystem:
+def local(folder: Path, names: Sequence[str] = NAMES) -> EpisodicSystem:
     """The system with the same rules in this process."""
     policy = Reviewer(lambda messages: reviewer_of({"messages": messages}) or "")
-    return EpisodicSystem(policy, WordEmbedder(), folder, settings=EpisodicSettings(vocabulary=NAMES, **settings))
+    return EpisodicSystem(policy, WordEmbedder(), folder, settings=EpisodicSettings(vocabulary=tuple(names)))
 
 
 def turns(*said: tuple[str, str]) -> DialogueSession:
@@ -148,8 +148,8 @@ async def test_a_lesson_that_could_come_from_every_turn_of_an_episode_names_none
         lessons = messages[0]["content"] == load_prompt(REFLECTIONS_PROMPT, PACKAGE).text
         return answer.replace("The user's job is law.", "Patience helps.") if lessons else answer
 
-    settings = EpisodicSettings(vocabulary=NAMES)
-    system = EpisodicSystem(Reviewer(vague), WordEmbedder(), tmp_path, settings=settings)
+    system = local(tmp_path)
+    system.policy = Reviewer(vague)
     async with system.open(ANA) as memory:
         await memory.ingest(turns(*said))
         found = {passage.text.partition(" (")[0]: passage.sources for passage in await memory.search("city and job", 9)}
@@ -180,7 +180,7 @@ async def test_what_was_rolled_back_is_no_source_and_its_session_is_read_again(t
         assert city.sources == ("D1:1", "D1:2", "D2:2", "D2:3")
 
 
-@pytest.mark.parametrize("answered", [0, 4, 8])  # within each of the three sessions, at each of the three stages
+@pytest.mark.parametrize("answered", [0, 4])  # at the first stage of a session, and within another
 async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, answered: int) -> None:
     reached = threading.Event()
 
@@ -206,7 +206,7 @@ async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, answered:
     assert await run(configure(tmp_path, unused_url())) == records
 
 
-@pytest.mark.parametrize("prompt", [TURNS_PROMPT, SUMMARY_PROMPT, REFLECTIONS_PROMPT])
+@pytest.mark.parametrize("prompt", [TURNS_PROMPT, REFLECTIONS_PROMPT])
 async def test_nonsense_is_counted_and_what_was_read_before_it_is_kept(tmp_path: Path, prompt: str) -> None:
     def confused(body: dict[str, Any]) -> Reply:
         asked, shown = (message["content"] for message in body["messages"])
@@ -225,21 +225,16 @@ async def test_nonsense_is_counted_and_what_was_read_before_it_is_kept(tmp_path:
         # The store itself does not know the session, so that it can be given again.
         done = await memory.ingest(dialogue()[1])
         assert done.readable and CITY.format("Denver") in (done.memories or ())
-        assert done.usage.calls == 3 - (TURNS_PROMPT, SUMMARY_PROMPT, REFLECTIONS_PROMPT).index(prompt)
+        assert done.usage.calls == (3 if prompt == TURNS_PROMPT else 1)
 
 
 async def test_names_of_the_setting_may_be_kept_and_data_of_the_user_never(tmp_path: Path) -> None:
     said = talk(1, datetime(2023, 5, 8), ("user", "My city is Boston. My boss is Xanthippe."), ("assistant", "I see."))
-    for number, names in enumerate([("Boston",), ("Boston", "Xanthippe"), ()]):
-        policy = Reviewer(lambda messages: reviewer_of({"messages": messages}) or "")
-        settings = EpisodicSettings(vocabulary=names)
-        system = EpisodicSystem(policy, WordEmbedder(), tmp_path / str(number), settings=settings)
-        async with system.open(ANA) as memory:
-            ingested = await memory.ingest(said)
-            found = " ".join(passage.text for passage in await memory.search("boss and city of the user", 9))
-        for name in ("Boston", "Xanthippe"):
-            assert (name in found) == (name in names)
-        assert ingested.violations.get("masked_data", 0) == 2 - len(names) and ingested.readable
+    async with local(tmp_path, ["Boston"]).open(ANA) as memory:
+        ingested = await memory.ingest(said)
+        found = " ".join(passage.text for passage in await memory.search("boss and city of the user", 9))
+    assert "Boston" in found and "Xanthippe" not in found
+    assert ingested.violations["masked_data"] == 1 and ingested.readable
 
 
 async def test_an_id_that_looks_like_a_stage_fails_its_session_only(tmp_path: Path) -> None:

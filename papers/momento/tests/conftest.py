@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,7 +50,18 @@ def quick_runs(databases: list[ServiceDatabase]) -> Iterator[pytest.MonkeyPatch]
 
 
 @pytest.fixture(scope="session")
-def run(databases: list[ServiceDatabase], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two trials of a task of each kind with a scripted agent, to be read by many tests."""
-    with quick(databases[1:]):
-        return finish(Path(tmp_path_factory.mktemp("momento")), "system=naive_rag", "trials=2", "limit=9", "k=1")
+def ran(databases: list[ServiceDatabase], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """A run of a system with a scripted agent over a task of each kind, to be read by many tests."""
+
+    @cache
+    def finished(system: str) -> Finished:
+        trials = 2 if system == "naive_rag" else 1
+        with quick(databases[1:]):
+            return finish(tmp_path_factory.mktemp(system), f"system={system}", f"trials={trials}", "limit=9", "k=1")
+
+    return finished
+
+
+@pytest.fixture(scope="session")
+def run(ran: Callable[[str], Finished]) -> Finished:
+    return ran("naive_rag")

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from episode_texts import WordEmbedder
+from omegaconf import DictConfig, OmegaConf
 
 from deltamem.config import composed, validated
 from eval import fingerprint, runner
@@ -21,10 +23,9 @@ from eval.records import QuestionRecord
 from papers.momento.__main__ import Momento, main
 from papers.momento.data import MomentoConfig
 from papers.momento.mini import mini_catalogue, new_id
-from papers.momento.report import trials_of
 from papers.momento.schema import TABLES
+from papers.momento.scores import TrialRecord, trials_of
 from papers.momento.tools import TOOLS
-from papers.momento.trial import TrialRecord
 from papers.momento.world import World
 
 if TYPE_CHECKING:
@@ -170,8 +171,14 @@ class Finished:
         return float(self.summary["scores"][metric]["all"]["estimate"])
 
 
+@cache
+def composed_once() -> DictConfig:
+    return composed("momento", [], Momento.config_dir)
+
+
 def configured(out: Path, *overrides: str) -> MomentoConfig:
-    return validated(composed("momento", [f"out={out}", "stores_at_once=2", *overrides], Momento.config_dir), MomentoConfig)
+    own = OmegaConf.from_dotlist([f"out={out}", "stores_at_once=2", *overrides])
+    return validated(OmegaConf.merge(composed_once(), own), MomentoConfig)  # type: ignore[arg-type]
 
 
 def finish(out: Path, *overrides: str) -> Finished:

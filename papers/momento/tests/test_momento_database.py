@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,13 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
-from momento_cases import CATALOGUE, MARA, Finished, configured, finish, quick, reset
+from momento_cases import CATALOGUE, MARA, Finished, finish, quick, reset
 
 from deltamem.config import CONFIGS
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RecordFile
-from eval.records import QuestionRecord
-from papers.momento import __main__ as command
 from papers.momento.agent import ScriptedAgent
 from papers.momento.policies import DatabaseFailedError
 from papers.momento.tools import call
@@ -176,10 +172,8 @@ def test_nothing_is_left_on_a_server_whatever_happens(server_url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("oracle9i", "there are: postgres"),
         ("Postgres", "there are: postgres"),
         ("postgresql://x@/x?host=/nowhere", "PostgreSQL cannot be used"),
-        ("postgresql://127.0.0.1:1/x?colour=red", "PostgreSQL cannot be used"),
         ("postgres://[", "PostgreSQL cannot be used"),
     ],
 )
@@ -187,22 +181,3 @@ def test_unknown_databases_and_servers_are_one_sentence(name: str, reason: str) 
     with pytest.raises(DeltaMemError, match=reason) as raised, open_databases(name, 1):
         pass
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_sentence() -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-
-    with tempfile.TemporaryDirectory() as out:
-        arguments = [sys.executable, "-m", "papers.momento", "system=oracle", f"out={out}"]
-        full = subprocess.run(arguments, cwd=CONFIGS.parent, preexec_fn=limit, capture_output=True, text=True)
-    assert full.returncode == 2 and len(full.stderr.strip().splitlines()) == 1 and "File too large" in full.stderr
-
-
-def test_two_runs_in_one_folder_at_once_are_one_sentence(tmp_path: Path) -> None:
-    with (
-        RecordFile(tmp_path / "questions.jsonl", QuestionRecord, lambda record: record.key),
-        pytest.raises(DeltaMemError, match="in use by another process"),
-    ):
-        command.main(configured(tmp_path, "system=oracle", "limit=1"))

@@ -12,20 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.records import QuestionRecord
-from papers.momento.report import run_scores
 from papers.momento.scores import (
     Action,
+    TrialRecord,
     TrialScores,
+    answer_of,
     dag_recall,
     is_part,
     matches,
     matching_hashes,
     pass_all,
     pass_at,
+    run_scores,
     said,
 )
 from papers.momento.tasks import ActionNode, ExpectedInformation, sorted_nodes
-from papers.momento.trial import TrialRecord, answer_of
 from papers.momento.world import HASHES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from momento_cases import MARA, OREN, SESSIONS, TODAY, new_id
+from momento_cases import MARA, OREN, new_id
 
 from papers.momento.policies import CallError, PolicyViolationError
 from papers.momento.tools import ERROR, call, failed
@@ -67,24 +67,21 @@ ATTACKS = [
 ]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
-def test_attacks_by_sql_are_refused(world: World, attack: str) -> None:
+def test_attacks_by_sql_are_refused(world: World) -> None:
     before = {user: world.hashes(user) for user in (MARA, OREN)}
-    result = call(world, "execute_sql", {"query": attack})
-    assert failed(result), result
-    assert "CANARY" not in result
+    for attack in ATTACKS:
+        result = call(world, "execute_sql", {"query": attack})
+        assert failed(result) and "CANARY" not in result, attack
     assert {user: world.hashes(user) for user in (MARA, OREN)} == before
     assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))  # nothing is left broken
 
 
-PAST_THE_GATE = [
-    "DELETE FROM orders",
+PAST_THE_GATE = [attack for attack in ATTACKS if attack.split()[0] in ("DELETE", "UPDATE", "CREATE", "COPY")] + [
+    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
     "SELECT * FROM sessions",
     "INSERT INTO orders SELECT * FROM orders",
-    "CREATE TABLE x (y int)",
     "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
     "SELECT 1; DELETE FROM orders",
-    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
     "SELECT pg_sleep(3)",
     "SELECT set_config('statement_timeout', '0', false)",
     "SELECT current_setting('momento.user_id')",
@@ -95,15 +92,15 @@ PAST_THE_GATE = [
     "SELECT version()",
     "SELECT now()",
     "SELECT * FROM orders FOR UPDATE",
-    "COPY users TO '/x'",
 ]
 
 
 def test_the_database_refuses_what_gets_past_the_gate(world: World) -> None:
     for query in PAST_THE_GATE:
         with pytest.raises((PolicyViolationError, CallError)):
-            world.database.guarded(query, 10)
-    assert world.database.guarded("SELECT count(*) FROM orders", 10) == (["count"], [{"count": 3}])
+            world.database.guarded("reader", query, query, 10)
+    count = "SELECT count(*) FROM orders"
+    assert world.database.guarded("reader", count, count, 10) == (["count"], [{"count": 3}])
 
 
 def test_a_query_that_takes_too_long_is_stopped(world: World) -> None:
@@ -129,10 +126,10 @@ HEAVY = [  # whoever only looks at the clock is kept busy by these for minutes, 
 ]
 
 
-@pytest.mark.parametrize("query", HEAVY, ids=range(len(HEAVY)))
-def test_a_query_that_grows_without_bound_is_refused(world: World, query: str) -> None:
-    result = call(world, "execute_sql", {"query": query, "max_rows": 2**31 - 1})
-    assert failed(result), result[:300]
+def test_a_query_that_grows_without_bound_is_refused(world: World) -> None:
+    for query in HEAVY:
+        result = call(world, "execute_sql", {"query": query, "max_rows": 2**31 - 1})
+        assert failed(result), (query, result[:300])
     assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
 
 
@@ -142,30 +139,26 @@ def test_a_result_may_not_flood_the_agent(world: World) -> None:
     assert call(world, "execute_sql", {"query": """SELECT '{"a": 1e5000}'::jsonb AS x"""})  # more digits than Python prints
 
 
-ANSWERS = [  # columns without a name are called as PostgreSQL calls them, also where a bound stands around them
-    (
-        "SELECT count(*), count(*), max(capacity), 'x', 2 * capacity, city || 'x' FROM restaurants GROUP BY capacity, city "
-        "ORDER BY 1, 3 LIMIT 1",
-        ["count", "count_2", "max", "?column?", "?column?_2", "?column?_3"],
-    ),
-    (
-        "SELECT string_agg(name, ',') FILTER (WHERE name = 'x'), min(name) || 'x', (SELECT max(id::text) FROM users), "
-        "max(city)::text, array_agg(name), (min(name) || 'x')::varchar FROM restaurants",
-        ["string_agg", "?column?", "max", "max_2", "array_agg", "varchar"],
-    ),
-    (
-        "SELECT lower(city)::text, city::text, CASE WHEN true THEN city ELSE city || 'x' END, replace(city, 'a', 'b'), "
-        "1.5::decimal, to_char(capacity, '999'), array['a', name], coalesce(name || 'x', '') FROM restaurants LIMIT 1",
-        ["lower", "city", "case", "replace", "numeric", "to_char", "array", "coalesce"],
-    ),
-    ("SELECT id, id FROM users WHERE id = 'nobody'", ["id", "id_2"]),
-    ("SELECT '2026-05-18'::date - INTERVAL '20 days' AS x, '2026-05-18'::date - 7 AS y FROM users LIMIT 1", ["x", "y"]),
-]
+COLUMNS = {  # as PostgreSQL calls them, also where a bound stands around a value
+    "count(*), count(*), 'x', 2 * capacity, city || 'x', string_agg(name, ',') FILTER (WHERE name = 'x'), city::text": [
+        "count", "count_2", "?column?", "?column?_2", "?column?_3", "string_agg", "city",
+    ],
+    "max(id::text), 1.5::decimal, CASE WHEN true THEN city ELSE city || 'x' END, array['a', city], to_char(capacity, '9')": [
+        "max", "numeric", "case", "array", "to_char",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("query", "columns"), ANSWERS)
-def test_columns_without_a_name(world: World, query: str, columns: list[str]) -> None:
-    assert json.loads(call(world, "execute_sql", {"query": query}))["columns"] == columns
+@pytest.mark.parametrize("selected", COLUMNS)
+def test_columns_without_a_name(world: World, selected: str) -> None:
+    for query in (
+        f"SELECT {selected} FROM restaurants GROUP BY city, capacity",
+        f"SELECT {selected} FROM restaurants WHERE false GROUP BY city, capacity",
+        f"SELECT * FROM (SELECT {selected} FROM restaurants GROUP BY city, capacity) q",
+    ):
+        assert json.loads(call(world, "execute_sql", {"query": query}))["columns"] == COLUMNS[selected]
+    inner = "SELECT city FROM (SELECT city::text FROM restaurants) q WHERE city LIKE 'Lin%' LIMIT 1"
+    assert json.loads(call(world, "execute_sql", {"query": inner}))["rows"] == [{"city": "Lindau"}]
 
 
 def test_no_two_columns_have_one_name(world: World) -> None:
@@ -186,20 +179,15 @@ RECALLS = [
 ]
 
 
-@pytest.mark.parametrize("query", RECALLS)
-def test_recall_never_sees_the_sessions_of_others(world: World, query: str) -> None:
-    rows = world.database.recall(query, MARA, [1.0, 0.0, 0.0])
-    assert "CANARY" not in json.dumps(rows, default=str)
+def test_recall_never_sees_the_sessions_of_others_nor_anything_else(world: World) -> None:
+    for query in RECALLS:
+        assert "CANARY" not in json.dumps(world.database.recall(query, MARA, [1.0, 0.0, 0.0]), default=str), query
     theirs = world.database.recall("SELECT summary FROM sessions", OREN, [1.0, 0.0, 0.0])
     assert [row["summary"] for row in theirs] == ["OREN-CANARY"]
-
-
-@pytest.mark.parametrize(
-    "query", ["SELECT * FROM users", "SELECT * FROM session_messages", "DELETE FROM sessions", "SELECT 1; SELECT 2"]
-)
-def test_recall_reads_nothing_but_sessions(world: World, query: str) -> None:
-    with pytest.raises(PolicyViolationError):
-        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+    assert world.database.recall("SELECT summary FROM sessions", "x'; DROP TABLE sessions; --", [1.0, 0.0, 0.0]) == []
+    for query in ("SELECT * FROM users", "SELECT * FROM session_messages", "DELETE FROM sessions", "SELECT 1; SELECT 2"):
+        with pytest.raises(PolicyViolationError):
+            world.database.recall(query, MARA, [1.0, 0.0, 0.0])
 
 
 def test_recall_by_meaning_and_by_time(world: World) -> None:
@@ -223,23 +211,13 @@ def test_recall_is_bounded(world: World) -> None:
         world.database.recall(many.replace("a.summary", "'" + "x" * 300 + "' AS s"), MARA, [1.0, 0.0, 0.0])
 
 
-def test_a_user_whose_name_is_sql_stays_a_user(world: World) -> None:
-    name = "x'; DROP TABLE sessions; --"
-    assert world.database.recall("SELECT summary FROM sessions", name, [1.0, 0.0, 0.0]) == []
-    world.reset(TODAY, {}, SESSIONS)
-
-
 def test_a_pattern_of_many_percent_signs_takes_no_time(world: World) -> None:
     assert call(world, "search_restaurants", {"name": "%o" * 40 + "%#"}) == "[]"
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["SELECT " + "(" * 4000 + "1" + ")" * 4000, "SELECT " + "+".join(["1"] * 6000), "SELECT " + "NOT " * 4000 + "true"],
-    ids=["brackets", "sums", "negations"],
-)
-def test_what_is_nested_deeply_is_refused_and_breaks_nothing(world: World, query: str) -> None:
-    assert failed(call(world, "execute_sql", {"query": query}))
-    with pytest.raises((PolicyViolationError, CallError)):
-        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+def test_what_is_nested_deeply_is_refused_and_breaks_nothing(world: World) -> None:
+    for nested in ("(" * 4000 + "1" + ")" * 4000, "+".join(["1"] * 6000), "NOT " * 4000 + "true"):
+        assert failed(call(world, "execute_sql", {"query": f"SELECT {nested}"}))
+        with pytest.raises((PolicyViolationError, CallError)):
+            world.database.recall(f"SELECT {nested}", MARA, [1.0, 0.0, 0.0])
     assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
