@@ -352,11 +352,7 @@ class ScriptedAgent:
 
 
 def with_images(text: str, task: MomentoTask, folder: Path | None) -> UserMessage:
-    """A user's message with the pictures that it names.
-
-    Raises:
-        DeltaMemError: If a picture is not there.
-    """
+    """A user's message with the pictures that it names; a `DeltaMemError` if a picture is not there."""
     wanted = [int(number) for match in _IMAGE.finditer(text) for number in re.findall(r"\d+", match[1])]
     if not wanted:
         return UserMessage(text)

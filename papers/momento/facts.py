@@ -26,7 +26,7 @@ _DATE = (
 _CLOCK = r"(?P<hour>\d{1,2})(?:[:.](?P<minute>\d\d))?\s*(?P<half>[ap]\.?m\b\.?)|(?P<hour24>\d{1,2}):(?P<minute24>\d\d)(?!\d)"
 _HEAD = re.compile(
     rf"[\s>*•-]*(?:(?:on|as of|since) )?[\[(]?(?:\d{{1,2}}:\d\d [ap]m on )?(?:{_DATE})"
-    r"(?:[T ]\d\d:\d\d\S*?)?[\])]?(?:[:,]\s*|\s+|$)",
+    r"(?:[T ]\d\d:\d\d(?::\d\d)?\S*?)?[\])]?(?:[:,]\s*|\s+|$)",
     re.IGNORECASE,
 )
 """The date before a text, and below the speaker, which memory systems may put there."""
@@ -40,17 +40,14 @@ def _words(text: str) -> str:
     return rf"\b(?:{words})\b"
 
 
-def _number_after(words: str) -> str:
-    """A pattern for the number after what some words lead to it, unless it counts something else."""
-    other = _words("minutes? hours? days? weeks? months? years? stars? dollars? percent times km o'clock")
-    return rf"(?:[\s.,:()x\xd7-]|{_words(words)})*?<N (\d+)>(?!\s*(?:%|{other}))"
+_UNITS = _words("minutes? hours? days? weeks? months? years? stars? dollars? percent times km o'clock")
+_COUNT = rf"<N (\d+)>(?!\s*(?:%|{_UNITS}))"
 
 
 _OTHERS = re.compile(
     _words(
         "somebody someone strangers? man woman men women next_table next_door colleagues? co-?workers? acquaintances? boss "
-        "neighbou?rs? clients? "
-        "(?:an)?other_(?:guests?|customers?|persons?|users?|people)"
+        "neighbou?rs? clients? (?:an)?other_(?:guests?|customers?|persons?|users?|people)"
     )
 )
 """Whoever is not the user, nor company of the user."""
@@ -69,7 +66,7 @@ _STALE = re.compile(
     rf"|{_words('originally over avoids? except stopped neither nor')}"
     r"|\b(?:was|were|had been)\b(?=.*\b(?:now|changed)\b)|n't\b)"
     r".*?(?=[,;()→]|\bbut\b|\bnow\b|\band\b|$)"
-    r"|\bfrom (?:[\w:]+ ){0,2}<(?!PLACE).*?(?=\bto\b|[,;()→]|->|$)|<(?!PLACE)[^<]*(?=\s*(?:→|->))"
+    r"|\bfrom (?:[\w:]+ ){0,2}<(?!PLACE).*?(?=\bto\b|[,;()→]|->|$)|(?:<(?!PLACE)[^<]*?)+(?=\s*(?:→|->))"
 )
 """What is said not to be so, or no longer."""
 
@@ -79,59 +76,26 @@ class _Kind:
     """How what has to be remembered is recognised; in texts names and numbers stand as tags such as ``<DISH 2>``."""
 
     cues: tuple[str, ...]  # Each must occur
-    values: Mapping[str, tuple[str, ...]]  # By slot where its value stands, in whatever is not stale
+    values: Mapping[str, str]  # By slot where its value stands, in whatever is not stale
     veto: str = "(?!)"  # Must not occur
     company: bool = False  # Whether others than the user may occur
 
 
 _HABIT = "usual* always regular* normal* habit* every_time when(?:ever)? standard typical* default"
+_TABLE = r"\b(?:has|had|have|made|with|there is) (?:\w+ ){0,2}(?:table|reservation|booking)\b"
 _KINDS: Mapping[str, _Kind] = {
-    "usual": _Kind(
-        (_words(f"{_HABIT} go-to"),),
-        {
-            "dish": (r"<DISH (\d+)>",),
-            "count": (
-                rf"<N (\d+)>\s*(?:x|\xd7|{_words('portions? servings? orders? plates? pieces? helpings? bowls?')})?"
-                r"\s*(?:of\b)?\s*(?:(?:the|their)\b)?\s*<DISH",
-                r"<DISH \d+>"
-                + _number_after(
-                    "with in a the it that always quantity amount count of is are and for they he she wants? takes? "
-                    "order* has"
-                ),
-                _words("quantity amount count") + _number_after("of is"),
-            ),
-        },
-    ),
+    "usual": _Kind((_words(f"{_HABIT} go-to"),), {"dish": r"<DISH (\d+)>", "count": _COUNT}),
     "provider": _Kind(
         (
-            _words(
-                f"{_HABIT} every* prefer* only each all insist* should must wants? let go-to favou?rite rel(?:y|ies) "
-                "delivery_provider delivery_company delivery_service"
-            ),
+            _words(f"{_HABIT} every* prefer* only each all insist* should must wants? let favou?rite rel(?:y|ies) provider"),
             _words("deliver* brings? brought courier"),
         ),
-        {"provider": (r"<PROVIDER (\d+)>",)},
+        {"provider": r"<PROVIDER (\d+)>"},
     ),
     "party": _Kind(
         (_words(f"{_HABIT} all everyone everybody whole entire family group party household"),),
-        {
-            "count": (
-                r"<N (\d+)>[\s-]*"
-                + _words(
-                    "people persons? guests? diners? seats? heads? adults? covers? places of_us of_them in_total in_all"
-                ),
-                _words(
-                    "party group tables? reservation booking family us them everyone everybody count size number people all"
-                )
-                + _number_after(
-                    "size of for is are as to means consists at people guests persons total should be the set always "
-                    "counts? now a reservations? bookings? tables?"
-                ),
-            )
-        },
-        _words(
-            "wedding birthday reunion date farewell graduation yesterday last_night last_week last_month last_year last_time"
-        ),
+        {"count": _COUNT},
+        _words("wedding birthday reunion date farewell graduation yesterday last_(?:night|week|month|year|time)"),
         company=True,
     ),
     "time": _Kind(
@@ -139,37 +103,25 @@ _KINDS: Mapping[str, _Kind] = {
             _words("lik* lov* prefer* want* wish* enjoy* favou?r* always usual* habit* would_rather"),
             _words("sits? sitting seat* dine dines dining dinner eat* table* meals? reserv* book*"),
         ),
-        {"time": (r"<TIME (\d+)>",)},
-        _words("deliver* pick*") + r"|\b(?:has|had|have|made|with|there is) (?:\w+ ){0,2}(?:table|reservation|booking)\b",
+        {"time": r"<TIME (\d+)>"},
+        _words("deliver* pick*") + f"|{_TABLE}",
     ),
     "occasion": _Kind(
-        (
-            "<OCCASION>",
-            _words("had held celebrat* took_place was were been spent hosted happened enjoyed location venue"),
-        ),
-        {"place": (r"<PLACE (\d+)>",)},
-        _words("plan* will would next going_to hopes? could wants?_to_have wants?_to_hold wants?_to_celebrate"),
+        ("<OCCASION>", _words("had held celebrat* took_place was were been spent hosted happened enjoyed location venue")),
+        {"place": r"<PLACE (\d+)>"},
+        _words("plan* will would next going_to hopes? could wants?_to_(?:have|hold|celebrate)"),
     ),
     "tier": _Kind(
         (_words("member* tier"),),
         {
-            "tier": (r"<TIER (\d+)>",),
-            "end": (_words("end* until till through expir* up_to runs?_to valid_to") + r"[^<]{0,30}<DATE (\d+)>",),
+            "tier": r"<TIER (\d+)>",
+            "end": _words("end* until till through expir* up_to runs?_to valid_to") + r"[^<]{0,30}<DATE (\d+)>",
         },
     ),
-    "favourite": _Kind(("<WHO>", _words("lov* favou?rite ador* best most prefer*")), {"dish": (r"<DISH (\d+)>",)}),
+    "favourite": _Kind(("<WHO>", _words("lov* favou?rite ador* best most prefer*")), {"dish": r"<DISH (\d+)>"}),
 }
 _OF_PLACE = ("usual", "favourite")
 _WHOSE = re.compile(r"^(?:our|my|the|a|an) ", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class RememberedFact:
-    """Something that was said of what is asked about."""
-
-    day: date  # When, as the text says; the first of all days if it does not
-    values: Mapping[str, str]
-    holds: bool  # Whether it is so, or no longer
 
 
 class FactReader:
@@ -198,15 +150,17 @@ class FactReader:
             memory: What was recalled; of texts without a date the later one counts.
         """
         known: dict[str, str] | None = None
-        for fact in sorted(self.facts(topic, asked, memory), key=lambda fact: fact.day):
-            if fact.holds:
-                known = dict(fact.values)
-            elif known == fact.values:
+        for _, values, holds in sorted(self.facts(topic, asked, memory), key=lambda fact: fact[0]):
+            if holds:
+                known = values
+            elif known == values:
                 known = None
         return known
 
-    def facts(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> Iterator[RememberedFact]:
-        """All that is said of what is asked about."""
+    def facts(
+        self, topic: str, asked: Mapping[str, str], memory: Sequence[str]
+    ) -> Iterator[tuple[date, dict[str, str], bool]]:
+        """All that is said of what is asked about: when, the first of all days if the text has no date; and if it holds."""
         for text in memory:
             day = date.min
             for line in text.splitlines():
@@ -218,7 +172,7 @@ class FactReader:
                         continue  # what the user wants is what the user says
                 for sentence in _SENTENCE.split(line):
                     if (found := self._read(topic, asked, sentence)) is not None:
-                        yield RememberedFact(day, *found)
+                        yield day, *found
 
     def _read(self, topic: str, asked: Mapping[str, str], sentence: str) -> tuple[dict[str, str], bool] | None:
         kind = _KINDS[topic]
@@ -235,18 +189,10 @@ class FactReader:
         }:
             return None
         for shown, holds in ((_STALE.sub(" ", text), True), (text, False)):
-            values = {slot: self._value(patterns, shown, tags) for slot, patterns in kind.values.items()}
-            if (whole := {slot: value for slot, value in values.items() if value is not None}).keys() == values.keys():
-                return whole, holds
+            values = {slot: _value(pattern, shown, tags) for slot, pattern in kind.values.items()}
+            if all(values.values()):
+                return values, holds
         return None
-
-    def _value(self, patterns: Sequence[str], text: str, tags: Mapping[str, Sequence[str]]) -> str | None:
-        """The one value that a text has in a slot."""
-        found = set()
-        for pattern in patterns:
-            kind = re.findall(r"<(\w+) \(", pattern)[0].lower()
-            found |= {tags[kind][int(number)] for number in re.findall(pattern, text)}
-        return found.pop() or None if len(found) == 1 else None  # a date that does not exist is none
 
     def _tagged(self, sentence: str, asked: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:
         """A sentence with tags in the place of names, dates, times and numbers, and what they stand for."""
@@ -278,6 +224,13 @@ class FactReader:
 
         text = re.sub(rf"(?<![\w$.:-])(x?)(\d{{1,3}}|{'|'.join(_NUMBERS)})(x?)(?![\w.:]*\d|>|\w)", number, text)
         return " ".join(text.split()), tags
+
+
+def _value(pattern: str, text: str, tags: Mapping[str, Sequence[str]]) -> str:
+    """The one value that a text has where a pattern finds it; empty if there are none or several."""
+    kind = re.findall(r"<(\w+) \(", pattern)[0].lower()
+    found = {tags[kind][int(number)] for number in re.findall(pattern, text)}
+    return found.pop() if len(found) == 1 else ""  # so is a date that does not exist
 
 
 def _day(match: re.Match[str]) -> date | None:

@@ -79,11 +79,7 @@ class _Coverage(BaseModel):
 
 
 def read_verdicts(text: str, count: int) -> list[bool]:
-    """What a judge said of each piece of information.
-
-    Raises:
-        DeltaMemError: If that cannot be read, or a piece is missing.
-    """
+    """What a judge said of each piece of information; a `DeltaMemError` if that cannot be read, or a piece is missing."""
 
     def accept(value: dict[str, Any]) -> list[bool] | None:
         try:

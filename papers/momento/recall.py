@@ -123,11 +123,7 @@ def _shown(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def summary_rows(task: MomentoTask, embedder: Embedder) -> list[Row]:
-    """Rows of the table of sessions, with embeddings of summary and facts.
-
-    Raises:
-        DeltaMemError: If the embedder fails.
-    """
+    """Rows of the table of sessions, with embeddings of summary and facts; a `DeltaMemError` if the embedder fails."""
     if not task.sessions:
         return []
     texts = [
