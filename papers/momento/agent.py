@@ -222,11 +222,7 @@ class LLMAgent:
 
 
 def check_room(prompt: Prompt, settings: ModelSettings, window: int) -> None:
-    """Make sure that an agent's window has room for a conversation beside instructions, tools and a reply.
-
-    Raises:
-        DeltaMemError: If it has not.
-    """
+    """Refuse a window that has no room for a conversation beside instructions, tools and a reply."""
     fixed = estimate_tokens(prompt.text) + _tokens(SCHEMAS)
     room = window - fixed - (settings.max_tokens or 0)
     if room < FEWEST_TOKENS:

@@ -28,8 +28,17 @@ from psycopg.types.string import TextLoader
 
 from deltamem.errors import DeltaMemError
 from papers.momento import sql
-from papers.momento.policies import CallError, DatabaseFailedError, PolicyViolationError
-from papers.momento.schema import ENUMS, READABLE, SESSIONS, TABLES, Row, typed_rows
+from papers.momento.policies import (
+    ENUMS,
+    READABLE,
+    SESSIONS,
+    TABLES,
+    CallError,
+    DatabaseFailedError,
+    PolicyViolationError,
+    Row,
+    amount,
+)
 
 SECONDS = 2.0
 """How long a query of an agent may take."""
@@ -82,11 +91,7 @@ class ServiceDatabase:
     """A database of its own on a server whose superuser we are; one trial at a time."""
 
     def __init__(self, url: str, name: str, roles: Mapping[str, tuple[str, str]]) -> None:
-        """Connect; `roles` are those that read, by what for, with their passwords.
-
-        Raises:
-            psycopg.Error: If that fails.
-        """
+        """Connect; `roles` are those that read, by what for, with their passwords."""
         ours: dict[str, Any] = {"dbname": name, "autocommit": True, "options": "-c TimeZone=UTC"}
         with ExitStack() as stack:
             self._owner = stack.enter_context(closing(psycopg.connect(url, row_factory=dict_row, **ours)))
@@ -99,11 +104,7 @@ class ServiceDatabase:
             self.close = stack.pop_all().close
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Run our own SQL, with ``%s`` for parameters, and return what it selects.
-
-        Raises:
-            DatabaseFailedError: If the server has gone away, or has no room.
-        """
+        """Run our own SQL, with ``%s`` for parameters, and return what it selects."""
         try:
             cursor = self._owner.execute(query.encode(), list(parameters))
         except psycopg.OperationalError as error:
@@ -114,22 +115,18 @@ class ServiceDatabase:
         """Insert rows; columns that a row lacks become NULL.
 
         Raises:
-            DeltaMemError: If a value is not of its column's type, or the server has gone away.
+            DeltaMemError: If the database refuses a value, or the server has gone away.
         """
-        kinds = TABLES[table].values()
-        values = [
-            [
-                json.dumps(one, ensure_ascii=False) if one is not None and kind in ("json", "vector") else one
-                for one, kind in zip(row, kinds, strict=True)
-            ]
-            for row in typed_rows(table, rows)
-        ]
-        statement = f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(kinds))})"
+        statement = f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(TABLES[table]))})"
         try:
+            values = [[_stored(row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
             with self._owner.cursor() as cursor:
                 cursor.executemany(statement.encode(), values)
         except psycopg.OperationalError as error:
             raise DatabaseFailedError(error) from error
+        except (psycopg.Error, ValueError, ArithmeticError) as error:
+            said = getattr(error, "diag", None) and error.diag.message_primary
+            raise DeltaMemError(f"a row of {table} cannot be stored: {said or error}") from error
 
     def transaction(self) -> AbstractContextManager[Any]:
         """All or nothing of what is done in the block."""
@@ -147,13 +144,9 @@ class ServiceDatabase:
         return self.guarded(_READER, asked, _limited(bounded, most), most)
 
     def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
+        """As `select` over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
 
         ``:query_embedding`` and ``:user_id`` stand for what they say.
-
-        Raises:
-            PolicyViolationError: If it is not such a SELECT.
-            CallError: If it fails.
         """
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
         reader = self._readers[_RECALLER]
@@ -186,6 +179,12 @@ class ServiceDatabase:
             raise CallError(str(error)) from error
 
 
+def _stored(value: Any, kind: str) -> Any:
+    if kind in ("json", "vector") and value is not None:
+        return json.dumps(value, ensure_ascii=False)
+    return amount(value) if kind == "money" and value is not None else value
+
+
 def _limited(query: str, most: int) -> str:
     return f"SELECT * FROM ({query}) AS q LIMIT {most}"  # whatever a query selects comes to the client
 
@@ -200,11 +199,7 @@ def _column_names(reader: psycopg.Connection, query: str) -> list[str]:
 
 
 def _shown(names: Sequence[str], rows: Iterable[Sequence[Any]], most: int) -> tuple[list[str], list[Row]]:
-    """What an agent is shown of a result: at most so many rows, as JSON values, no two columns of one name.
-
-    Raises:
-        CallError: If it is too long, which is seen as soon as it is.
-    """
+    """What an agent is shown of a result: at most so many rows, as JSON values, no two columns of one name."""
     columns: dict[str, None] = {}
     given, numbers = set(names), Counter[str]()
     for name in names:
@@ -237,9 +232,7 @@ def _plain(value: Any) -> Any:
 def open_databases(name: str, count: int) -> Iterator[list[ServiceDatabase]]:
     """So many empty databases with the tables of the service; they are dropped when the block ends.
 
-    Args:
-        name: ``postgres`` for a private server, or the URL of one, as libpq takes it.
-        count: One for each trial at a time.
+    `name` is ``postgres`` for a private server, or the URL of one, as libpq takes it.
 
     Raises:
         DeltaMemError: If the server does not answer, lacks pgvector, or does not let us.

@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from papers.momento.policies import PROVIDERS, order_total
-from papers.momento.schema import Row, amount
+from papers.momento.policies import PROVIDERS, Row, amount, order_total
 from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, PastMessage, PastSession, TaskSet
 from papers.momento.world import BASIC, Catalogue, state_hashes
 

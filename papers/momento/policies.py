@@ -1,13 +1,81 @@
-"""The rules of the restaurant service: tiers, delivery, amounts, opening hours, overlapping reservations."""
+"""The restaurant service: its tables, and its rules on tiers, delivery, amounts, opening hours, overlapping reservations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 from deltamem.errors import DeltaMemError
+
+Row = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+ENUMS: dict[str, tuple[str, ...]] = {
+    "gender": ("male", "female", "other"),
+    "payment_type": ("credit_card", "debit_card", "paypal", "apple_pay", "google_pay", "cash"),
+    "reservation_status": ("confirmed", "cancelled", "completed", "no_show"),
+    "order_status": ("created", "confirmed", "preparing", "ready", "picked_up", "on_the_way", "delivered", "cancelled"),
+    "fulfillment_type": ("pickup", "delivery"),
+    "delivery_provider": ("swiftdrop", "foodfly", "quickdish", "mealdash", "carryeats"),
+    "membership_tier": ("basic", "silver", "gold", "platinum"),
+    "membership_status": ("active", "cancelled", "expired"),
+}
+"""Types of columns with few values, in the order in which they are sorted."""
+
+
+def _columns(text: str) -> dict[str, str]:
+    return dict(column.split() for column in text.split(", "))
+
+
+TABLES: dict[str, dict[str, str]] = {
+    "users": _columns(
+        "id text, first_name text, last_name text, email text, gender gender, address1 text, address2 text, city text, "
+        "state text, country text, zip text, phone text, created_at timestamp"
+    ),
+    "payment_methods": _columns("id uuid, user_id text, type payment_type, details json, created_at timestamp"),
+    "restaurants": _columns(
+        "id uuid, name text, description text, address text, city text, country text, lat real, lon real, cuisines list, "
+        "price_range_lower integer, price_range_upper integer, opening_hours json, capacity integer, amenities list, "
+        "image_url list"
+    ),
+    "menu_items": _columns(
+        "id uuid, restaurant_id uuid, name text, description text, categories list, cuisines list, price money, "
+        "image_url list"
+    ),
+    "reservations": _columns(
+        "id uuid, user_id text, restaurant_id uuid, date date, time time, party_size integer, special_requests text, "
+        "duration_minutes integer, status reservation_status, created_at timestamp"
+    ),
+    "orders": _columns(
+        "id uuid, user_id text, restaurant_id uuid, fulfillment fulfillment_type, status order_status, total_price money, "
+        "currency text, delivery_provider_name delivery_provider, delivery_address text, special_instructions text, "
+        "created_at timestamp, updated_at timestamp"
+    ),
+    "order_items": _columns(
+        "id uuid, order_id uuid, menu_item_id uuid, name text, price money, quantity integer, notes text"
+    ),
+    "memberships": _columns(
+        "id uuid, user_id text, tier membership_tier, status membership_status, start_date date, end_date date, "
+        "created_at timestamp, updated_at timestamp"
+    ),
+    "sessions": _columns(
+        "id uuid, user_id text, started_at timestamp, ended_at timestamp, summary text, extracted_facts json, "
+        "embedding vector"
+    ),
+}
+"""Columns of each table with their types."""
+
+SESSIONS = "sessions"
+READABLE = tuple(name for name in TABLES if name != SESSIONS)
+"""What ``execute_sql`` may read: not the sessions, because how a memory finds these is under test."""
+
+
+def amount(value: float | str | Decimal) -> Decimal:
+    """An amount of money, with the digits that it was given with: the hash of a state shows them."""
+    return Decimal(str(value))
 
 
 def _tier(name: str, discount: int, cost: float, perks: str) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from eval.systems.baselines import Baseline, BaselineKind
 from eval.systems.kinds import SystemContext
 from papers.momento.agent import Model
 from papers.momento.mini import turn_id
-from papers.momento.policies import CallError, PolicyViolationError
-from papers.momento.schema import Row
+from papers.momento.policies import CallError, PolicyViolationError, Row
 from papers.momento.scores import RecallRecord
 from papers.momento.tasks import MomentoTask
 from papers.momento.world import World

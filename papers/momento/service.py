@@ -15,11 +15,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from papers.momento.policies import (
     BENEFITS,
     CHANGEABLE,
+    ENUMS,
     LEAST_MINUTES,
     MOST_MINUTES,
     PROVIDERS,
+    READABLE,
+    TABLES,
     CallError,
     PolicyViolationError,
+    Row,
     check_party,
     order_total,
     overlap,
@@ -27,7 +31,6 @@ from papers.momento.policies import (
     parsed_time,
     why_closed,
 )
-from papers.momento.schema import ENUMS, READABLE, TABLES, Row, amount
 from papers.momento.world import World
 
 
@@ -110,7 +113,7 @@ def _changeable_row(world: World, table: str, row_id: str, user_id: str, done: s
     return row
 
 
-def _insert(world: World, table: str, **values: Any) -> Row:
+def _insert(world: World, table: str, values: Row) -> Row:
     row = {"id": world.new_id(), **values}
     stamps = {name: world.now() for name in ("created_at", "updated_at") if name in TABLES[table]}
     world.database.insert(table, [row | stamps])
@@ -231,18 +234,9 @@ def create_reservation(
     _check_room(world, place, day, at, party_size, duration_minutes)
     if BENEFITS[tier]["priority_reservation"]:
         special_requests = _with_note(special_requests, f"{tier} membership: priority reservation")
-    return _insert(
-        world,
-        "reservations",
-        user_id=user_id,
-        restaurant_id=restaurant_id,
-        date=day,
-        time=at,
-        party_size=party_size,
-        special_requests=special_requests,
-        duration_minutes=duration_minutes,
-        status="confirmed",
-    )
+    row = {"user_id": user_id, "restaurant_id": restaurant_id, "date": day, "time": at, "party_size": party_size}
+    row |= {"special_requests": special_requests, "duration_minutes": duration_minutes, "status": "confirmed"}
+    return _insert(world, "reservations", row)
 
 
 def cancel_reservation(world: World, reservation_id: Uuid, user_id: str) -> Row:
@@ -424,21 +418,12 @@ def create_order(
         )
     if delivered and BENEFITS[tier]["free_delivery"]:
         special_instructions = _with_note(special_instructions, f"{tier} membership: free delivery")
-    order = _insert(
-        world,
-        "orders",
-        user_id=user_id,
-        restaurant_id=restaurant_id,
-        fulfillment=fulfillment,
-        status="created",
-        total_price=amount(total),
-        currency="USD",
-        delivery_provider_name=delivery_provider,
-        delivery_address=delivery_address,
-        special_instructions=special_instructions,
-    )
+    row = {"user_id": user_id, "restaurant_id": restaurant_id, "fulfillment": fulfillment, "status": "created"}
+    row |= {"total_price": total, "currency": "USD", "delivery_provider_name": delivery_provider}
+    row |= {"delivery_address": delivery_address, "special_instructions": special_instructions}
+    order = _insert(world, "orders", row)
     for dish in dishes:
-        _insert(world, "order_items", order_id=order["id"], **dish | {"price": amount(dish["price"])})
+        _insert(world, "order_items", dish | {"order_id": order["id"]})
     return order | {"items": _items(world, order)}
 
 
@@ -520,8 +505,8 @@ def apply_membership(world: World, user_id: str, tier: PaidTier, start_date: Day
         raise PolicyViolationError(f"one can apply for {', '.join(_PAID)}, not for {tier[:40]!r}")
     if (active := _active(world, user_id)) is not None:
         raise PolicyViolationError(f"the user has an active {active['tier']} membership, which must be cancelled first")
-    days = {"start_date": parsed_date(start_date), "end_date": parsed_date(end_date)}
-    return _insert(world, "memberships", user_id=user_id, tier=tier, status="active", **days)
+    row = {"user_id": user_id, "tier": tier, "status": "active"}
+    return _insert(world, "memberships", row | {"start_date": parsed_date(start_date), "end_date": parsed_date(end_date)})
 
 
 def cancel_membership(world: World, user_id: str) -> Row:

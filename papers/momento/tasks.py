@@ -157,11 +157,7 @@ class MomentoTask(_Published):
 
 
 def check_dag(dag: Sequence[ActionNode]) -> None:
-    """Refuse what is no DAG.
-
-    Raises:
-        ValueError: If an id occurs twice, a predecessor does not exist, or the nodes wait for each other.
-    """
+    """Refuse what is no DAG, with a ValueError."""
     named = {node.id for node in dag}
     if len(named) < len(dag):
         raise ValueError("two nodes of a DAG have one id")

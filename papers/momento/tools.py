@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from deltamem.errors import DeltaMemError
 from papers.momento import service
 from papers.momento.policies import CallError, DatabaseFailedError, PolicyViolationError
-from papers.momento.schema import check_texts, is_storable
 from papers.momento.world import World
 
 ERROR, VIOLATION = "Error: ", "PolicyViolationError: "
@@ -125,9 +124,11 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_storable(name: str, value: Any) -> None:
     """Refuse what JSON allows but databases do not hold."""
-    check_texts(name, value)
-    if isinstance(value, int | float) and not is_storable(value):
+    if isinstance(value, str) and any(one == "\0" or "\ud800" <= one <= "\udfff" for one in value):
+        raise CallError(f"{name} holds characters that no text has")
+    if isinstance(value, int | float) and not -(2**31) <= value < 2**31:  # nor is NaN
         raise CallError(f"{name} is out of range")
-    for part in value if isinstance(value, list) else ():
-        for key, one in part if isinstance(part, BaseModel) else ():
-            _check_storable(f"{name}.{key}", one)
+    for one in value if isinstance(value, list) else ():
+        _check_storable(name, one)
+    for key, one in value if isinstance(value, BaseModel) else ():
+        _check_storable(f"{name}.{key}", one)

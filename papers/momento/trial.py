@@ -56,11 +56,7 @@ class Trial:
     models: Mapping[str, Model]  # By the part that they play; none where a script plays it
 
     async def run(self) -> TrialRecord:
-        """Let them talk, and score what is left; what breaks is noted.
-
-        Raises:
-            DatabaseFailedError: If the database has gone away: then no trial can be run.
-        """
+        """Let them talk, and score what is left; what breaks is noted, but for a database that has gone away."""
         started = time.perf_counter()
         before = self.world.state(self.task.user_id)
         turns: list[ExchangeRecord] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from deltamem.errors import DeltaMemError
-from papers.momento.schema import ENUMS, SESSIONS, TABLES, Row
+from papers.momento.policies import ENUMS, SESSIONS, TABLES, Row, Rows
 
 if TYPE_CHECKING:
     from papers.momento.database import ServiceDatabase
-
-Rows = Sequence[Mapping[str, Any]]
 
 TRIAL_TABLES = ("order_items", "orders", "reservations", "memberships")
 """What a trial may change, and what is reset before each."""

@@ -23,7 +23,7 @@ from eval.records import QuestionRecord
 from papers.momento.__main__ import Momento, main
 from papers.momento.data import MomentoConfig
 from papers.momento.mini import mini_catalogue, new_id
-from papers.momento.schema import TABLES
+from papers.momento.policies import TABLES
 from papers.momento.scores import TrialRecord, trials_of
 from papers.momento.tools import TOOLS
 from papers.momento.world import World

@@ -149,7 +149,7 @@ def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, mo
     monkeypatch.setattr(data, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
     done = finish(tmp_path, "system=oracle", "trials=2")
     assert done.code == 1 and done.summary["trials"]["failed"] == 2 and done.passed("passed(valid)") == 1
-    assert "an id of its own" in done.stderr and "withheld: passed, " in done.stdout
+    assert "a row of orders cannot be stored: null value" in done.stderr and "withheld: passed, " in done.stdout
     (run,) = load_runs([tmp_path])
     assert run.headline.failures == 1 and run.headline.shown is None
     assert "failed at 1 of 2" in (run.headline.withheld or "")

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from momento_cases import (
     DISHES,
@@ -31,7 +32,6 @@ from momento_cases import (
 
 from deltamem.errors import DeltaMemError
 from eval.data import data_folders
-from papers.momento.schema import typed_rows
 from papers.momento.tools import ERROR, TOOLS, VIOLATION, call, failed
 from papers.momento.world import HASHES, World, read_catalogue, state_hashes
 
@@ -282,9 +282,9 @@ def test_a_reset_is_whole(world: World) -> None:
     before = world.hashes(MARA)
     call(world, "create_order", ORDER)
     assert world.hashes(MARA) != before
-    with pytest.raises(DeltaMemError, match="is none of"):
+    with pytest.raises(DeltaMemError, match="invalid input value for enum"):
         world.reset(TODAY, {"orders": [order_row("new", "lost")]})
-    with pytest.raises(DeltaMemError, match="is none of"):
+    with pytest.raises(DeltaMemError, match="invalid input value for enum"):
         world.reset(date(2031, 2, 3), {"orders": [order_row("new", "lost")]})
     assert world.hashes(MARA) != before and world.today == TODAY  # nothing of the refused resets happened
     assert reset(world).hashes(MARA) == before
@@ -297,7 +297,6 @@ def test_what_was_wrong_changes_nothing(world: World) -> None:
         ORDER | {"items": "one curry"},
         ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 10**12}]},
         ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 0}]},
-        ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 2**31 - 1}]},
         ORDER | {"items": []},
         ORDER | {"special_instructions": "a\0b"},
         ORDER | {"special_instructions": "\ud800"},
@@ -372,22 +371,22 @@ def test_hashes_agree_with_an_independent_computation(world: World) -> None:
 
 def test_rows_that_are_none_are_refused(world: World) -> None:
     for row, said in (
-        ({"id": None}, "an id of its own"),
+        ({"id": None}, "null value"),
         ({"party_size": "four"}, "type integer"),
         ({"party_size": True}, "type integer"),
-        ({"party_size": 10**30}, "type integer"),
+        ({"party_size": 10**30}, "integer out of range"),
         ({"date": "soon"}, "type date"),
         ({"created_at": 5}, "type timestamp"),
-        ({"special_requests": "a\0b"}, "no text has"),
-        ({"special_requests": "\ud800"}, "no text has"),
+        ({"special_requests": "a\0b"}, "NUL"),
+        ({"special_requests": "\ud800"}, "surrogates"),
     ):
         with pytest.raises(DeltaMemError, match=said):
             world.reset(TODAY, {"reservations": [reservation_row("new") | row]})
-    with pytest.raises(DeltaMemError, match="an id of its own"):
+    with pytest.raises(DeltaMemError, match="duplicate key"):
         world.reset(TODAY, {"reservations": [reservation_row("new"), reservation_row("new")]})
 
 
-def test_the_published_world_is_read(tmp_path: Path) -> None:
+def test_the_published_world_is_read(tmp_path: Path, world: World) -> None:
     """Users and restaurants of the published files; the menus, which are not at hand, are made up."""
     folder = next((one / "momento" for one in data_folders() if (one / "momento" / "restaurants.json").is_file()), None)
     if folder is None:
@@ -410,4 +409,7 @@ def test_the_published_world_is_read(tmp_path: Path) -> None:
     drawn = random.Random(42)
     assert [one["capacity"] for one in catalogue.restaurants[:5]] == [drawn.randint(20, 100) for _ in range(5)]
     assert 1 <= catalogue.menu_items[0]["price"] <= 50  # drawn too
-    assert all(typed_rows(table, getattr(catalogue, table)) for table in ("restaurants", "menu_items", "users"))
+    with world.database.transaction() as both:
+        for table in ("restaurants", "menu_items", "users"):
+            world.database.insert(table, getattr(catalogue, table))
+        raise psycopg.Rollback(both)
