@@ -10,10 +10,12 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import TypeVar
 
 from deltamem.prompts import load_prompt
 from deltamem.replies import without_thinking
@@ -73,6 +75,7 @@ class EpisodicViolation(StrEnum):
 
 
 V = EpisodicViolation
+Read = TypeVar("Read")
 Personal = Callable[[str], object]
 """Whether a text holds data of a user."""
 
@@ -96,70 +99,59 @@ _TURN_ID = re.compile(r"(?:turn[ _#]*)?0*([0-9]{1,9})", re.IGNORECASE | re.ASCII
 _NO_ID = {"", "none", "n/a", "null", "-"}
 
 
-def read_turns(text: str, turns: Sequence[int]) -> tuple[list[TurnAnalysis] | None, list[EpisodicViolation]]:
-    """Read the notes on some turns.
+class _Refused(Exception):
+    """What is read means nothing that may be applied."""
 
-    Args:
-        text: The answer.
-        turns: The numbers that were given, ascending.
+    def __init__(self, *violations: EpisodicViolation) -> None:
+        self.violations = violations
+
+
+def read_turns(text: str, turns: Sequence[int]) -> tuple[list[TurnAnalysis] | None, list[EpisodicViolation]]:
+    """Read the notes on some turns, whose numbers are given in order.
 
     Returns:
         One analysis for each turn, in order; None if one is missing, twice, or not to be understood. And the violations.
     """
-    body, violations = _block(text, "summary")
-    if body is None:
-        return None, violations
     found: dict[int, TurnAnalysis] = {}
-    for fields, problems in _records(body, "summary_turn", _TURN, (), violations):
-        analysis, problem = (None, None) if fields is None else _turn(fields)
-        problems = [*problems, *([problem] if problem else [])]
-        if analysis is not None and analysis.turn not in turns:
-            problems.append(V.UNKNOWN_TURN)
-        elif analysis is not None and analysis.turn in found:
-            problems.append(V.DUPLICATE_TURN)
-        elif analysis is not None:
-            found[analysis.turn] = analysis
-        violations += problems
-    violations += [V.MISSING_TURN] * (len(turns) - len(found))
-    doubtful = {V.MISSING_TURN, V.DUPLICATE_TURN}.intersection(violations)
-    return (None if doubtful else [found[turn] for turn in turns]), violations
+
+    def take(fields: Mapping[str, str]) -> None:
+        analysis = _turn(fields)
+        if analysis.turn not in turns:
+            raise _Refused(V.UNKNOWN_TURN)
+        if analysis.turn in found:
+            raise _Refused(V.DUPLICATE_TURN)
+        found[analysis.turn] = analysis
+
+    def read(body: str, violations: list[EpisodicViolation]) -> list[TurnAnalysis]:
+        _each(body, "summary_turn", _TURN, (), violations, take)
+        missing = [V.MISSING_TURN] * (len(turns) - len(found))
+        if missing or V.DUPLICATE_TURN in violations:
+            raise _Refused(*missing)
+        return [found[turn] for turn in turns]
+
+    return _in_block(text, "summary", read)
 
 
-def _turn(fields: Mapping[str, str]) -> tuple[TurnAnalysis | None, EpisodicViolation | None]:
+def _turn(fields: Mapping[str, str]) -> TurnAnalysis:
     number = _TURN_ID.fullmatch(_bare(fields["turn_id"]))
     if number is None:
-        return None, V.BAD_TURN_ID
-    verdicts = [_verdict(fields[name]) for name in ("assessment_assistant", "assessment_user")]
-    if verdicts[0] is None or verdicts[1] is None:
-        return None, V.BAD_VERDICT
+        raise _Refused(V.BAD_TURN_ID)
+    (achieved, achieved_why), (ended, ended_why) = map(_verdict, (fields["assessment_assistant"], fields["assessment_user"]))
     kept = {name: fields[name] for name in ("situation", "intent", "action", "thought")}
-    return TurnAnalysis(int(number[1]), **kept, achieved=verdicts[0][0], achieved_why=verdicts[0][1],
-                        ended=verdicts[1][0], ended_why=verdicts[1][1]), None  # fmt: skip
+    return TurnAnalysis(
+        int(number[1]), **kept, achieved=achieved, achieved_why=achieved_why, ended=ended, ended_why=ended_why
+    )
 
 
 def read_summary(text: str, first: int, last: int) -> tuple[EpisodeSummary | None, list[EpisodicViolation]]:
-    """Read the summary of an episode.
+    """Read the summary of an episode of some turns; None if it cannot be understood. And the violations."""
 
-    Args:
-        text: The answer.
-        first: The episode's first turn.
-        last: Its last one.
+    def read(body: str, violations: list[EpisodicViolation]) -> EpisodeSummary:
+        fields = _fields(body, _EPISODE, (), violations)
+        achieved, _ = _verdict(fields.pop("assessment"))
+        return EpisodeSummary(first, last, **fields, achieved=achieved)  # type: ignore[arg-type]
 
-    Returns:
-        The summary, None if it cannot be understood; and the violations.
-    """
-    body, violations = _block(text, "summary")
-    if body is None:
-        return None, violations
-    fields, problems = _fields(body, _EPISODE, ())
-    violations += problems
-    if fields is None:
-        return None, violations
-    verdict = _verdict(fields["assessment"])
-    if verdict is None:
-        return None, [*violations, V.BAD_VERDICT]
-    kept = {name: fields[name] for name in ("situation", "intent", "justification", "reflection")}
-    return EpisodeSummary(first, last, **kept, achieved=verdict[0]), violations
+    return _in_block(text, "summary", read)
 
 
 def read_reflections(
@@ -177,72 +169,64 @@ def read_reflections(
         The operations that can be applied, in order; None if there is no block of them. And the violations, one at least
         for each operation that was refused.
     """
-    body, violations = _block(text, "reflections")
-    if body is None:
-        return None, violations
-    read: list[ReflectionOperation] = []
-    titles: dict[str, str] = {}  # Whose they are; "" for those of adds
-    bodies = set()
-    for kept in (*others, *shown.values()):
-        titles[normalised(kept.title)] = kept.id
-        bodies.add(_body(kept))
-    for fields, problems in _records(body, "reflection", _REFLECTION, ("id",), violations):
-        if fields is not None:
-            operation, problem = _operation(fields, shown, personal)
-            if operation is not None and operation in read:
-                operation, problem = None, V.REPEATED
-            if operation is not None:
-                title = normalised(operation.reflection.title)
-                if title in titles and (operation.target is None or titles[title] != operation.target):
-                    operation, problem = None, V.EXISTING_TITLE
-                elif operation.target is None and _body(operation.reflection) in bodies:
-                    operation, problem = None, V.REPEATED
-                else:
-                    titles[title] = operation.target or ""
-                    bodies.add(_body(operation.reflection))
-            if operation is not None and len(read) == MAX_REFLECTIONS:
-                operation, problem = None, V.TOO_MANY
-            read += [operation] if operation is not None else []
-            problems = [*problems, *([problem] if problem else [])]
-        violations += problems
-    targets = [operation.target for operation in read if operation.target is not None]
-    torn = {target for target in targets if targets.count(target) > 1}
-    # None of several can be preferred, as with memories.
-    violations += [V.CONFLICTING_UPDATE for operation in read if operation.target in torn]
-    return [operation for operation in read if operation.target not in torn], violations
+    operations: list[ReflectionOperation] = []
+    titles = {normalised(kept.title): kept.id for kept in (*others, *shown.values())}  # Whose they are; "" for those of adds
+    bodies = {_body(kept) for kept in (*others, *shown.values())}
+
+    def take(fields: Mapping[str, str]) -> None:
+        operation = _operation(fields, shown, personal)
+        title, body = normalised(operation.reflection.title), _body(operation.reflection)
+        if operation in operations:
+            raise _Refused(V.REPEATED)
+        if title in titles and (operation.target is None or titles[title] != operation.target):
+            raise _Refused(V.EXISTING_TITLE)
+        if operation.target is None and body in bodies:
+            raise _Refused(V.REPEATED)
+        titles[title] = operation.target or ""
+        bodies.add(body)
+        if len(operations) == MAX_REFLECTIONS:
+            raise _Refused(V.TOO_MANY)
+        operations.append(operation)
+
+    def read(body: str, violations: list[EpisodicViolation]) -> list[ReflectionOperation]:
+        _each(body, "reflection", _REFLECTION, ("id",), violations, take)
+        targets = Counter(operation.target for operation in operations if operation.target is not None)
+        # None of several can be preferred, as with memories.
+        kept = [operation for operation in operations if targets[operation.target] < 2]
+        violations += [V.CONFLICTING_UPDATE] * (len(operations) - len(kept))
+        return kept
+
+    return _in_block(text, "reflections", read)
 
 
-def _operation(
-    fields: Mapping[str, str], shown: Mapping[str, Reflection], personal: Personal
-) -> tuple[ReflectionOperation | None, EpisodicViolation | None]:
+def _operation(fields: Mapping[str, str], shown: Mapping[str, Reflection], personal: Personal) -> ReflectionOperation:
     operator, target = _bare(fields["operator"]).lower(), _bare(fields.get("id", ""))
-    if operator not in ("add", "update"):
-        return None, V.BAD_OPERATOR
     if target.lower() in _NO_ID:
         target = ""
-    if operator == "add" and target:  # perhaps an update was meant
-        return None, V.UNWANTED_ID
-    if operator == "update" and not target:
-        return None, V.MISSING_ID
-    if target and target not in shown:
-        return None, V.UNKNOWN_ID
     confidence = _CONFIDENCE.fullmatch(_bare(fields["confidence"]))
+    if operator not in ("add", "update"):
+        raise _Refused(V.BAD_OPERATOR)
+    if operator == "add" and target:  # perhaps an update was meant
+        raise _Refused(V.UNWANTED_ID)
+    if operator == "update" and not target:
+        raise _Refused(V.MISSING_ID)
+    if target and target not in shown:
+        raise _Refused(V.UNKNOWN_ID)
     if confidence is None:
-        return None, V.BAD_CONFIDENCE
-    reflection = Reflection(
-        fields["title"], fields["use_cases"], fields["hints"], 1.0 if confidence[2] else int(confidence[1]) / 10, target
-    )
+        raise _Refused(V.BAD_CONFIDENCE)
+    sure = 1.0 if confidence[2] else int(confidence[1]) / 10
+    reflection = Reflection(fields["title"], fields["use_cases"], fields["hints"], sure, target)
     if len(reflection.title) > MAX_TITLE:
-        return None, V.FIELD_TOO_LONG
+        raise _Refused(V.FIELD_TOO_LONG)
     if word_count(reflection.use_cases) + word_count(reflection.hints) > MAX_WORDS:
-        return None, V.UPDATE_TOO_LONG if target else V.TOO_LONG
+        raise _Refused(V.UPDATE_TOO_LONG if target else V.TOO_LONG)
     if target and not _related(reflection.title, shown[target].title):
-        return None, V.UNRELATED_TITLE
+        raise _Refused(V.UNRELATED_TITLE)
     if personal(reflection.text):
-        return None, V.PERSONAL_DATA
+        raise _Refused(V.PERSONAL_DATA)
     if target and not _carries(reflection, shown[target]):
-        return None, V.LOST_CONTENT
-    return ReflectionOperation(reflection, target or None), None
+        raise _Refused(V.LOST_CONTENT)
+    return ReflectionOperation(reflection, target or None)
 
 
 def word_count(text: str) -> int:
@@ -265,9 +249,11 @@ def _carries(new: Reflection, old: Reflection) -> bool:
     return 4 * len(before & content_stems(_body(new))) >= len(before)
 
 
-def _verdict(text: str) -> tuple[bool, str] | None:
+def _verdict(text: str) -> tuple[bool, str]:
     match = _VERDICT.match(text)
-    return None if match is None else (match[1].lower() == "yes", re.sub(r"^[\W_]+", "", text[match.end() :]))
+    if match is None:
+        raise _Refused(V.BAD_VERDICT)
+    return match[1].lower() == "yes", re.sub(r"^[\W_]+", "", text[match.end() :])
 
 
 def _bare(text: str) -> str:
@@ -279,8 +265,10 @@ def _tags(*names: str) -> re.Pattern[str]:
     return re.compile(rf"<\s{{0,9}}(/?)\s{{0,9}}({'|'.join(names)})\s{{0,9}}>", re.IGNORECASE)
 
 
-def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
-    """The content of the only block of a name. Without thinking and fences around it."""
+def _in_block(
+    text: str, name: str, read: Callable[[str, list[EpisodicViolation]], Read]
+) -> tuple[Read | None, list[EpisodicViolation]]:
+    """What is read in the only block of a name, without thinking and fences around it; None if it is refused."""
     text = without_thinking(text)
     tags = [*_tags(name).finditer(text)]
     if not tags or tags[0][1]:
@@ -290,7 +278,11 @@ def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
     if len(tags) > 2 or not tags[1][1]:
         return None, [V.SEVERAL_BLOCKS]
     outside = _FENCE.sub("", text[: tags[0].start()] + text[tags[1].end() :]).strip("\ufeff \t\r\n")
-    return text[tags[0].end() : tags[1].start()], [V.TEXT_OUTSIDE_TAGS] if outside else []
+    violations = [V.TEXT_OUTSIDE_TAGS] if outside else []
+    try:
+        return read(text[tags[0].end() : tags[1].start()], violations), violations
+    except _Refused as refused:
+        return None, [*violations, *refused.violations]
 
 
 Element = tuple[str, str | EpisodicViolation]
@@ -320,54 +312,58 @@ def _elements(body: str, names: Collection[str]) -> tuple[list[Element], bool]:
     return found, outside or (begin is None and bool(body[end:].strip()))
 
 
-def _records(
-    body: str, name: str, fields: tuple[str, ...], optional: tuple[str, ...], violations: list[EpisodicViolation]
-) -> list[tuple[dict[str, str] | None, list[EpisodicViolation]]]:
-    """The fields of each record of a block, None where they are not to be understood, with what is wrong with them."""
+def _each(
+    body: str,
+    name: str,
+    fields: tuple[str, ...],
+    optional: tuple[str, ...],
+    violations: list[EpisodicViolation],
+    take: Callable[[dict[str, str]], None],
+) -> None:
+    """Take each record of a block by its fields; those that are refused are noted."""
     found, outside = _elements(body, [name])
     violations += [V.TEXT_OUTSIDE_TAGS] * outside
-    return [
-        (None, [content]) if isinstance(content, EpisodicViolation) else _fields(content, fields, optional)
-        for _, content in found
-    ]
+    for _, content in found:
+        try:
+            take(_fields(content, fields, optional, violations))
+        except _Refused as refused:
+            violations += refused.violations
 
 
 def _fields(
-    body: str, names: tuple[str, ...], optional: tuple[str, ...]
-) -> tuple[dict[str, str] | None, list[EpisodicViolation]]:
+    content: str | EpisodicViolation, names: tuple[str, ...], optional: tuple[str, ...], violations: list[EpisodicViolation]
+) -> dict[str, str]:
+    if isinstance(content, EpisodicViolation):
+        raise _Refused(content)
     fields: dict[str, str] = {}
-    found, outside = _elements(body, names)
-    for name, content in found:
-        if isinstance(content, EpisodicViolation):
-            return None, [content]
+    found, outside = _elements(content, names)
+    violations += [V.TEXT_OUTSIDE_TAGS] * outside
+    for name, inner in found:
+        if isinstance(inner, EpisodicViolation):
+            raise _Refused(inner)
         if name in fields:
-            return None, [V.DUPLICATE_FIELD]
-        fields[name] = content
+            raise _Refused(V.DUPLICATE_FIELD)
+        fields[name] = inner
     if missing := [one for one in names if one not in fields and one not in optional]:
-        return None, [V.MISSING_FIELD] * len(missing)
-    problems = []
-    for one, raw in fields.items():
-        fields[one], problem = _clean(raw, one in optional)
-        problems += [problem] if problem else []
-    return (None if problems else fields), problems + [V.TEXT_OUTSIDE_TAGS] * outside
+        raise _Refused(*[V.MISSING_FIELD] * len(missing))
+    return {name: _clean(raw, name in optional) for name, raw in fields.items()}
 
 
-def _clean(raw: str, may_be_empty: bool) -> tuple[str, EpisodicViolation | None]:
-    """The text of a field on one line, with entities resolved and control marks broken; and what forbids it."""
+def _clean(raw: str, may_be_empty: bool) -> str:
+    """The text of a field on one line, with entities resolved and control marks broken."""
     if len(raw) > 4 * MAX_FIELD:
-        return "", V.FIELD_TOO_LONG
+        raise _Refused(V.FIELD_TOO_LONG)
     text = html.unescape(raw.removeprefix("<![CDATA[").removesuffix("]]>"))
     if _SURROGATE.search(text):
-        return "", V.BAD_UNICODE
-    text = " ".join("".join(map(_visible, text)).split())
-    text = CONTROL_MARK.sub("< ", text)
+        raise _Refused(V.BAD_UNICODE)
+    text = CONTROL_MARK.sub("< ", " ".join("".join(map(_visible, text)).split()))
     if len(text) > MAX_FIELD:
-        return "", V.FIELD_TOO_LONG
+        raise _Refused(V.FIELD_TOO_LONG)
     if not re.search(r"\w", text) and not may_be_empty:
-        return "", V.EMPTY_FIELD
+        raise _Refused(V.EMPTY_FIELD)
     if len(text) > 30 and text.strip("[].").casefold() in _prompt_words():
-        return "", V.ECHOED_PROMPT
-    return text, None
+        raise _Refused(V.ECHOED_PROMPT)
+    return text
 
 
 def _visible(char: str) -> str:
