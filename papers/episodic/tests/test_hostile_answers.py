@@ -324,26 +324,6 @@ def test_three_hundred_words_are_the_limit(update: bool) -> None:
         assert violations == ([] if fits else ["update_too_long" if update else "too_long"])
 
 
-@given(st.text(max_size=12) | st.sampled_from([*SHOWN, "m6", "m55"]))
-def test_only_ids_that_were_shown_are_updated(target: str) -> None:
-    block = reflection("update", html.escape(target), "Check the party size first")
-    operations, violations = read_reflections(reflections(block), SHOWN, USER.find)
-    for operation in operations or []:
-        assert operation.target in SHOWN and operation.target in target
-    assert target not in SHOWN or violations == []
-
-
-@given(st.decimals(-2, 3, places=3).map(str) | st.integers(-1, 12).map(lambda tenths: str(tenths / 10)))
-def test_confidence_is_on_the_grid_or_refused(written: str) -> None:
-    operations, violations = read_reflections(reflections(reflection(title=NEW, confidence=written)), SHOWN, USER.find)
-    value = float(written)
-    on_grid = value > 0 and any(abs(value - tenths / 10) < 1e-9 for tenths in range(1, 11))
-    assert operations is not None and len(operations) == on_grid
-    assert violations == ([] if on_grid else ["bad_confidence"])
-    if operations:
-        assert operations[0].reflection.confidence == value
-
-
 TAGS = [f"<{end}{name}>" for name in ("reflections", "reflection", *FIELDS, "id") for end in ("", "/")]
 SAID = ["add", "update", "m5", "m7", "m9", "0.7", "0.75", *CANARIES[:2], "Check hours"]
 SOUP = st.lists(st.sampled_from([*TAGS, *SAID]) | WORD, max_size=60).map("".join)

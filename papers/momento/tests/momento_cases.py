@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from papers.momento.data import MomentoConfig
 from papers.momento.mini import mini_catalogue, new_id
 from papers.momento.policies import TABLES
 from papers.momento.scores import TrialRecord, trials_of
-from papers.momento.tools import TOOLS
 from papers.momento.world import World
 
 if TYPE_CHECKING:
@@ -186,80 +184,3 @@ def finish(out: Path, *overrides: str) -> Finished:
     with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()) as stderr:
         code = main(configured(out, *overrides))
     return Finished(out, code, " ".join(stdout.getvalue().split()), stderr.getvalue())
-
-
-def planned_calls(count: int = 312) -> list[tuple[str, dict[str, Any]]]:
-    """Calls of every tool, right and wrong, drawn from a seed; what was made earlier is used later."""
-    draw = random.Random("calls")
-    users, places = [MARA, OREN, "nobody"], [PLACE["id"], OTHER_PLACE["id"], new_id("no place"), "no uuid"]
-    orders = [row["id"] for row in SEED["orders"]] + [new_id("no order"), "x"]
-    reservations = [row["id"] for row in SEED["reservations"]] + [new_id("no reservation"), "x"]
-    days = ["2026-05-20", "2026-05-24", "2026-5-21", "tomorrow"]
-    choices: dict[str, Any] = {
-        "user_id": users,
-        "restaurant_id": places,
-        "order_id": orders,
-        "reservation_id": reservations,
-        "exclude_reservation_id": [*reservations, None, None],
-        "menu_item_id": [DISHES[1]["id"], OTHER_DISH["id"], new_id("no dish"), "x"],
-        "date": days,
-        "time": ["19:00", "20:30", "23:30", "9:5", "noon"],
-        "party_size": [1, 4, 30, 0, "two"],
-        "duration_minutes": [30, 90, 120, 20, 180],
-        "special_requests": ["by the window", None],
-        "special_instructions": ["ring twice", None],
-        "items": [
-            [{"menu_item_id": DISHES[0]["id"], "quantity": 2}, {"menu_item_id": DISHES[1]["id"], "notes": "hot"}],
-            [{"menu_item_id": DISHES[2]["id"], "quantity": 3}],
-            [{"menu_item_id": OTHER_DISH["id"]}],
-            [{"quantity": 1}],
-            [{"menu_item_id": DISHES[0]["id"], "quantity": 0}],
-            [],
-        ],
-        "fulfillment": ["pickup", "delivery", "by drone"],
-        "delivery_provider": ["quickdish", "foodfly", "nobody", None],
-        "delivery_address": ["1 Elm Road", None],
-        "tier": ["silver", "gold", "platinum", "Basic", "wood"],
-        "start_date": days,
-        "end_date": ["2027-05-18", "soon"],
-        "new_end_date": ["2027-05-18", "2028-01-01", "soon"],
-        "status": ["confirmed", "cancelled", "created", "delivered", "lost", None],
-        "name": ["Table", "curry", "o", "100%", "_", None],
-        "city": ["lindau", "Sarnath", None, None],
-        "country": ["velia", None, None],
-        "cuisines": [["italian", "thai"], ["greek"], ["Martian"], None],
-        "categories": [["main"], ["dessert", "starter"], ["MAIN"], None],
-        "amenities": [["wifi"], ["wifi", "parking"], None, None],
-        "restaurant_ids": [[PLACE["id"], OTHER_PLACE["id"]], ["x"], None, None, None],
-        "image_labels": ["Tacos", ["soup", "starter"], None],
-        "min_price": [5, 7, None, None],
-        "max_price": [22, 30, None, None],
-        "latitude": [47.5, None],
-        "longitude": [9.7, None],
-        "radius_km": [5.0, 500, None],
-        "limit": [1, 5, None],
-        "max_rows": [3, 100, None],
-        "query": [
-            "SELECT name, city, capacity FROM restaurants WHERE city ILIKE 'lin%' ORDER BY name",
-            "WITH cheap AS (SELECT restaurant_id, min(price) AS least FROM menu_items GROUP BY restaurant_id) "
-            "SELECT r.name, c.least FROM cheap c JOIN restaurants r ON r.id = c.restaurant_id ORDER BY 2, 1 LIMIT 5",
-            "DELETE FROM orders",
-            "",
-        ],
-    }
-    made = []
-    for number in range(count):
-        tool = list(TOOLS.values())[number % len(TOOLS)]
-        mostly_right = number % 3 > 0
-        arguments = {}
-        for parameter in tool.arguments.model_fields:
-            options = choices[parameter]
-            value = options[0] if mostly_right and draw.random() < 0.7 else draw.choice(options)
-            if value is not None:
-                arguments[parameter] = value
-        if number % 29 == 28:
-            arguments["colour"] = "red"
-        if number % 31 == 30 and arguments:
-            arguments.popitem()
-        made.append((tool.name, arguments))
-    return made
