@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,15 +103,21 @@ def render_page(template: Path, **values: Any) -> str:
 
     Everything that is filled in is escaped. The filter ``pretty`` writes JSON.
     """
+    return _templates(template.parent).get_template(template.name).render(**values)
+
+
+@cache
+def _templates(folder: Path) -> Environment:
+    """Those of a folder, which are compiled once: runs write a page whenever some questions are done."""
     environment = Environment(
-        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
+        loader=FileSystemLoader([folder, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["pretty"] = partial(json.dumps, ensure_ascii=False, indent=2)
-    return environment.get_template(template.name).render(**values)
+    return environment
 
 
 def write_page(path: Path, page: str) -> None:

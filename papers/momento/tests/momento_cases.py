@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from episode_texts import WordEmbedder
 from omegaconf import DictConfig, OmegaConf
 
 from deltamem.config import composed, validated
-from eval import fingerprint, runner
+from eval import fingerprint, runner, summarise
 from eval.records import QuestionRecord
 from papers.momento.__main__ import Momento, main
 from papers.momento.data import MomentoConfig
@@ -132,6 +133,8 @@ def quick(databases: Sequence[ServiceDatabase]) -> Iterator[pytest.MonkeyPatch]:
         patched.setattr(runner, "make_embedder", lambda settings: WordEmbedder())
         patched.setattr(fingerprint, "git_commit", lambda: None)
         patched.setattr(fingerprint, "versions", lambda packages: {})
+        patched.setattr(summarise, "versions", lambda packages: {})
+        patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))  # all certificates of the world
         patched.setattr(database, "open_databases", opened)
         patched.setattr(runner, "report_folders", lambda folders, page: None)  # charts take longer than all the rest
         yield patched
