@@ -34,6 +34,8 @@ from papers.momento.tasks import Image, PastMessage, TaskSet
 from papers.momento.world import World
 
 MINI = mini_tasks()
+NAMED = ("answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000", "limit=1", "trials=1", "system=oracle")
+QUICK = ("judge.max_retries=0", "answer.max_retries=0", "judge.probes=false")
 
 pytestmark = pytest.mark.usefixtures("quick_runs")
 
@@ -134,7 +136,7 @@ def test_a_run_that_is_killed_goes_on_without_a_trial_twice(tmp_path: Path) -> N
         (["data=x.jsonl", "world=y"], "momento-mini only"),
         (["data=x.jsonl", "world=y", "system=oracle", "base_url=URL", "answer.model=tiny"], "needs gold evidence"),
         (["system=given_summaries", "estimate=true"], "not for this benchmark"),
-        (["system=naive_rag", "base_url=URL", "user.base_url=URL", "answer.model=tiny", "answer.max_retries=0"], "reached"),
+        (["system=naive_rag", "base_url=URL", "user.base_url=URL", "answer.model=tiny", *QUICK], "reached"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], reason: str) -> None:
@@ -214,10 +216,6 @@ class Models:
 
     def summary(self, body: dict[str, Any]) -> Reply:
         return completion("notes")
-
-
-NAMED = ("answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000", "limit=1", "trials=1", "system=oracle")
-QUICK = ("judge.max_retries=0", "answer.max_retries=0", "judge.probes=false")
 
 
 def by_models(out: Path, models: Models, *overrides: str, window: int | None = 16_384) -> tuple[Finished, Served]:
