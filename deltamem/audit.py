@@ -133,9 +133,6 @@ def audit(
         overlap: Least share of common words (Jaccard) of contradictions.
         person_name: How memories name the person; sessions do not.
 
-    Returns:
-        The findings.
-
     Raises:
         ValueError: If the number of vectors differs from the number of memories.
     """
@@ -143,7 +140,16 @@ def audit(
         raise ValueError(f"{len(vectors)} vectors for {len(state)} memories")
     name = content_stems(person_name)
     facts = [_facts(memory.text, name) for memory in state.memories]
-    same = _exact_duplicates(state.memories)
+    alike: dict[str, list[Memory]] = {}
+    for memory in state.memories:
+        alike.setdefault(normalised(memory.text), []).append(memory)
+    same = [
+        Finding(
+            FindingKind.EXACT_DUPLICATE, tuple(one.id for one in group), None, f'{len(group)} memories say "{group[0].text}"'
+        )
+        for group in alike.values()
+        if len(group) > 1
+    ]
     suspected = _pairs(state.memories, facts, vectors, near, related, overlap) if len(state) > 1 else iter(())
     pairs = list(islice(suspected, MOST_PAIRS))
     complete = next(suspected, None) is None
@@ -185,22 +191,6 @@ def _facts(text: str, name: frozenset[str]) -> _Facts:
     return _Facts(normalised(text), items, frame, denied)
 
 
-def _exact_duplicates(memories: Sequence[Memory]) -> list[Finding]:
-    groups: dict[str, list[Memory]] = {}
-    for memory in memories:
-        groups.setdefault(normalised(memory.text), []).append(memory)
-    return [
-        Finding(
-            FindingKind.EXACT_DUPLICATE,
-            tuple(memory.id for memory in group),
-            None,
-            f'{len(group)} memories say "{group[0].text}"',
-        )
-        for group in groups.values()
-        if len(group) > 1
-    ]
-
-
 def _pairs(
     memories: Sequence[Memory], facts: Sequence[_Facts], vectors: Vectors, near: float, related: float, overlap: float
 ) -> Iterator[Finding]:
@@ -227,26 +217,19 @@ def _similar(vectors: Vectors, least: float) -> Iterator[tuple[int, int, float]]
     """Pairs of rows i < j with at least this similarity, without ever holding the whole matrix."""
     for start in range(0, len(vectors), _BLOCK):
         similarity = vectors[start : start + _BLOCK] @ vectors[start:].T
-        rows, columns = np.nonzero(similarity >= least)
-        upper = columns > rows
-        found = zip(
-            rows[upper].tolist(), columns[upper].tolist(), similarity[rows[upper], columns[upper]].tolist(), strict=True
-        )
-        for row, column, value in found:
+        rows, columns = np.nonzero(np.triu(similarity >= least, 1))
+        for row, column, value in zip(rows.tolist(), columns.tolist(), similarity[rows, columns].tolist(), strict=True):
             yield start + row, start + column, value
 
 
 def _unmatched(items: Iterable[Item], others: Sequence[Item]) -> list[Item]:
     """The items that agree with none of the others; "Tom" agrees with "Tom Miller"."""
-    return [
-        item
-        for item in items
-        if not any(
-            item.kind is other.kind
-            and (set(item.text.split()) <= set(other.text.split()) or set(other.text.split()) <= set(item.text.split()))
-            for other in others
-        )
-    ]
+
+    def agree(one: Item, other: Item) -> bool:
+        left, right = set(one.text.split()), set(other.text.split())
+        return one.kind is other.kind and (left <= right or right <= left)
+
+    return [item for item in items if not any(agree(item, other) for other in others)]
 
 
 def _missing(memory: Memory, source: _Source, spread: Mapping[str, int], name: frozenset[str]) -> list[str]:

@@ -96,13 +96,10 @@ class KnownTexts:
 
 
 def mark_recalled(dialogue: Sequence[Turn], known: KnownTexts) -> tuple[tuple[Turn, ...], int]:
-    """Wrap each line, sentence or quotation that is a memory's text, so that the model sees what it is.
+    """Wrap each line, sentence or quotation that is a memory's text, so that the model sees what it is, and count them.
 
     List bullets, quotes, ids and times around the text do not hide it. A line that carries the mark is left as it is, so
     marking twice is marking once.
-
-    Returns:
-        The dialogue, and how many passages were wrapped.
     """
     count = 0
 

@@ -141,14 +141,14 @@ class Worker:
         while not self._stopping:
             self._woken.clear()
             job = None
-            if time.monotonic() - tidied > _TIDY:
-                tidied = time.monotonic()
-                await self._tidy()
-            if len(self._running) < self._settings.parallel:
-                try:
+            try:
+                if time.monotonic() - tidied > _TIDY:
+                    tidied = time.monotonic()
+                    await asyncio.to_thread(self._queue.prune, datetime.now(UTC) - timedelta(seconds=self._settings.keep))
+                if len(self._running) < self._settings.parallel:
                     job = await asyncio.to_thread(self._queue.claim, self._lease)
-                except DeltaMemError as error:
-                    logger.warning("no job can be begun for now: %s", error)
+            except DeltaMemError as error:
+                logger.warning("no job can be begun or removed for now: %s", error)
             if job is not None:
                 task = asyncio.create_task(self._run(job))
                 self._running[task] = job.owner
@@ -156,12 +156,6 @@ class Worker:
             else:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), self._settings.poll)
-
-    async def _tidy(self) -> None:
-        try:
-            await asyncio.to_thread(self._queue.prune, datetime.now(UTC) - timedelta(seconds=self._settings.keep))
-        except DeltaMemError as error:
-            logger.warning("finished jobs cannot be removed for now: %s", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]

@@ -301,11 +301,7 @@ class MemoryManager:
             return entry
 
     async def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
-        """Erase several memories for good at the cost of one; see `forget`.
-
-        Returns:
-            What is recorded of it. Memories that there are not, or that are forgotten already, are left out.
-        """
+        """Erase several memories for good at the cost of one, see `forget`; those that there are not are left out."""
         async with self.owned.turn():
             entries = await asyncio.to_thread(self.owned.forget_all, memory_ids)
             await self._forget_answers()

@@ -41,8 +41,7 @@ _CHECK_SECONDS = 120.0
 _CHECK_BYTES_PER_SECOND = 2e6
 """Reading 100,000 vectors back takes seconds; garbage can also make the native code loop for ever."""
 _SAMPLE = 200
-_LEAST_FOUND = 0.97
-"""Share of sampled vectors that a search must find by themselves; an undamaged graph finds all or nearly all."""
+_LEAST_FOUND = 0.97  # An undamaged graph finds all or nearly all
 _UNIT = 1e-3  # How far the length of a stored vector may be from 1; garbage is further
 
 
@@ -115,12 +114,9 @@ def is_sound(folder: Path) -> bool:
 
 
 def erase_remains(folder: Path) -> None:
-    """Make what was deleted unrecoverable from the files of a closed database.
+    """Make what was deleted unrecoverable from the files of a closed database; a `StorageError` if they are in use.
 
     Chroma leaves deleted rows in free pages of its SQLite file, and the HNSW folder of a deleted collection on disk.
-
-    Raises:
-        StorageError: If somebody else has the database open.
     """
     try:
         with closing(sqlite3.connect(folder / _DATABASE_FILE)) as database:
@@ -164,6 +160,7 @@ def main(folder: Path) -> int:
 
 
 def _is_good(collection: chromadb.Collection) -> bool:
+    """Whether all vectors are there and of length 1, and a search finds those of a sample by themselves."""
     ids, vectors = read_vectors(collection)
     if len(ids) != collection.count() or not np.all(np.abs(np.linalg.norm(vectors, axis=1) - 1.0) < _UNIT):
         return False

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -343,15 +343,15 @@ class MemoryStore:
         journal: Journal,
         embedder: Embedder,
         index: ChromaIndex | None,
-        lock: FileLock | None,
-        progress: Progress | None = None,
+        progress: Progress | None,
+        resources: ExitStack,
     ) -> None:
         """Put a store together; use `open` or `in_memory`."""
         self.journal = journal
         self.embedder = embedder
         self._index = index
-        self._lock = lock
         self._progress = progress
+        self._resources = resources
         self._banks: dict[str, UserStore] = {}
         self._opening = threading.Lock()
 
@@ -377,24 +377,19 @@ class MemoryStore:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise DeltaMemError(f"{folder}: not a directory") from error
-        lock = lock_folder(folder)
-        try:
-            journal = Journal.open(folder / JOURNAL_FILE)
-            try:
-                journal.queue.recover()  # nobody else is at work: the folder is locked
-                index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url, journal.store_id)
-            except BaseException:
-                journal.close()
-                raise
-        except BaseException:
-            lock.release()
-            raise
-        return cls(journal, embedder, index, lock, progress)
+        with ExitStack() as resources:
+            resources.callback(lock_folder(folder).release)
+            journal = resources.enter_context(Journal.open(folder / JOURNAL_FILE))
+            journal.queue.recover()  # nobody else is at work: the folder is locked
+            index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url, journal.store_id)
+            resources.callback(index.close)
+            return cls(journal, embedder, index, progress, resources.pop_all())
 
     @classmethod
     def in_memory(cls, embedder: Embedder) -> MemoryStore:
         """A store without files: a journal in memory and exact search. For evaluation and tests."""
-        return cls(Journal.open(None), embedder, None, None)
+        resources = ExitStack()
+        return cls(resources.enter_context(Journal.open(None)), embedder, None, None, resources)
 
     def bank(self, owner: str) -> UserStore:
         """The bank of one owner, brought in step with the journal if it was not.
@@ -436,11 +431,7 @@ class MemoryStore:
     def close(self) -> None:
         """Write what is pending and release the directory."""
         self._banks.clear()
-        if self._index is not None:
-            self._index.close()
-        self.journal.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self

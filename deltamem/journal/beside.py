@@ -11,7 +11,6 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from deltamem import plugins
@@ -27,12 +26,9 @@ _APPLICATION_ID = 0x444D706C  # "DMpl"
 
 
 def file_kind(name: str, version: int, schema: str) -> FileKind:
-    """The file of a plug-in, which has a table of owners like the journal.
+    """The file of a plug-in, which has a table of owners like the journal, and the tables of a schema.
 
-    Args:
-        name: The plug-in's name.
-        version: Of the schema.
-        schema: The other tables. Their rows hang on ``owners (id) ON DELETE CASCADE``, so that an owner can be erased.
+    Their rows hang on ``owners (id) ON DELETE CASCADE``, so that an owner can be erased.
     """
     return FileKind(f"what the plug-in {name!r} keeps", _APPLICATION_ID, version, rows.OWNERS + schema)
 
@@ -124,22 +120,18 @@ class JournalFiles:
         with self.journal.read():
             store = self._opened.get(kind.name)
             if store is None:
-                path = None if self._folder is None else self._path(self._folder, kind.name)
+                path = None
+                if self._folder is not None:
+                    path = self._folder / f"{kind.name}.sqlite3"
+                    if not self.read_only:
+                        self._folder.mkdir(mode=0o700, exist_ok=True)
                 store = kind(self, Database.open(path, kind.kind, read_only=self.read_only))
                 self._opened[kind.name] = store
             assert isinstance(store, kind)
             return store
 
-    def _path(self, folder: Path, name: str) -> Path:
-        if not self.read_only:
-            folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / f"{name}.sqlite3"
-
     def stores(self, *, erasing: bool = False) -> list[PluginStore]:
         """The stores that there are. Those of plug-ins that are not installed are left out.
-
-        Args:
-            erasing: Refuse to leave one out.
 
         Raises:
             DeltaMemError: If a file cannot be opened, or `erasing` would miss one.

@@ -167,11 +167,10 @@ class OwnerJournal:
         return digest
 
     def dialogue(self, session: str | int) -> tuple[Turn, ...] | None:
-        """The stored turns of a session, named by its id or the position of its entry.
+        """The stored turns of a session, named by its id or the position of its entry; empty where `forget` erased one.
 
-        Returns:
-            The turns, with an empty content where `forget` erased one. None if the dialogue was not kept, if the position
-            is not a session's, or if no session of this id is applied and not undone.
+        None if the dialogue was not kept, if the position is not a session's, or if no session of this id is applied and not
+        undone.
         """
         with self._database.read() as connection:
             position = self.session_position(session) if isinstance(session, str) else session
@@ -193,14 +192,10 @@ class OwnerJournal:
                 yield position, turns
 
     def position_at(self, time: datetime) -> int:
-        """The position that stood at a time of the sessions' own calendar.
+        """The position that stood at a time, which counts as UTC if it is naive, of the sessions' own calendar.
 
-        Args:
-            time: Naive times count as UTC.
-
-        Returns:
-            The last session, or edit that has a time, that is not undone and not later than `time`, or the last other
-            entry between it and the next one if it is not undone either; 0 if there is no such session.
+        That is the last session, or edit that has a time, that is not undone and not later than `time`, or the last other
+        entry between it and the next one if it is not undone either; 0 if there is no such session.
         """
         entries = "FROM entries WHERE owner_id = ?"
         with self._database.read():
@@ -320,11 +315,8 @@ class OwnerJournal:
     def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later; when this returns, it is on the disk.
 
-        A session that was taken on or applied before is not taken on again. One that failed is, and one that was rolled
-        back.
-
-        Returns:
-            The job; done if the session is applied already.
+        A session that was taken on or applied before is not taken on again; its job is returned. One that failed is, and
+        one that was rolled back.
 
         Raises:
             JobConflictError: If the session's id stands for another one, that waits or is applied.
@@ -486,8 +478,7 @@ class OwnerJournal:
     def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
         """Forget several memories at the cost of one, in one transaction; see `forget`.
 
-        Returns:
-            The entries that say so. Memories that there are not, or that are forgotten already, have none.
+        Memories that there are not, or that are forgotten already, have none of the entries that are returned.
         """
         entries: list[Entry] = []
         texts: set[str] = set()

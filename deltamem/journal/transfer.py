@@ -101,13 +101,9 @@ class _MemoryLine(_Side):
 
 
 def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
-    """Write one owner's journal and state as JSON Lines.
+    """Write one owner's journal and state as JSON Lines to a stream, which should be UTF-8.
 
     Entries and dialogues are written as they are read, all of one moment; other threads wait for the journal meanwhile.
-
-    Args:
-        journal: The owner's journal.
-        stream: Where to; should be UTF-8.
 
     Raises:
         DeltaMemError: If the journal cannot be read.
@@ -139,12 +135,7 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
     """Read what `export_owner` wrote into the journal of an owner without entries, as a whole or not at all.
 
     Entries keep their positions, times and marks. The replay of the entries must be clean and give the memories that the
-    file lists.
-
-    Args:
-        journal: The owner's journal.
-        stream: Where from, as UTF-8 text.
-        rename: Accept a file of another owner.
+    file lists. With `rename` the file of another owner is accepted.
 
     Raises:
         DeltaMemError: If the owner has entries, or the file is of another owner, cut short, damaged, inconsistent, or holds

@@ -84,12 +84,6 @@ def test_two_facts_are_no_contradiction(first: str, second: str) -> None:
     assert run(first, second, related=0.3, near=1.1).findings == ()
 
 
-def test_thresholds_decide() -> None:
-    texts = ("Ana lives in Boston.", "Ana lives in Denver.")  # cosine 0.75
-    assert found(run(*texts, related=0.7)) == [(FindingKind.CONTRADICTION, ("m1", "m2"))]
-    assert run(*texts, related=0.76).findings == ()
-
-
 @pytest.mark.parametrize(
     ("text", "source", "missing"),
     [

@@ -59,23 +59,6 @@ def test_many_overlays_share_a_base_that_stays_as_it_is() -> None:
     assert base.position == 0
 
 
-def test_an_overlay_lies_over_an_overlay() -> None:
-    lower = OverlayBank(snapshot_of(state_of(lettered(range(1, 30)))))
-    move(lower, lettered(range(10, 40)), 1)
-    upper = OverlayBank(lower)
-    move(upper, lettered(range(20, 50)) | {21: "a changed"}, 2)
-    assert ids(upper.search(QUERIES, 7)) == oracle(upper.state, QUERIES, 7)
-    assert ids(lower.search(QUERIES, 7)) == oracle(state_of(lettered(range(10, 40))), QUERIES, 7)
-
-
-def test_a_text_that_changes_and_changes_back_is_searched_as_it_stands() -> None:
-    bank = OverlayBank(snapshot_of(state_of({1: "a one", 2: "b two"})))
-    move(bank, {1: "h other", 2: "b two"}, 1)
-    move(bank, {1: "a one", 2: "b two"}, 2)
-    assert ids(bank.search(vectors_of(["a one", "h other"]), 2)) == oracle(bank.state, vectors_of(["a one", "h other"]), 2)
-    np.testing.assert_array_equal(bank.vectors(["m1"]), vectors_of(["a one"]))
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_overlay_and_snapshot_agree_with_plain_sorting_after_any_updates(seed: int, k: int) -> None:
     random = np.random.default_rng(seed)

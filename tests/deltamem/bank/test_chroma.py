@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -237,24 +237,6 @@ def test_after_a_failed_write_the_client_is_begun_again_as_often_as_it_takes(
                 opened(index, TEXTS, 3, owner=owner)
         check(opened(index, TEXTS, 3, owner=owner), TEXTS, 3)
     assert connections.made == 4
-    index.close()
-
-
-def test_what_cannot_be_read_leaves_the_client_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connections = Connections(folder)
-    index = connections.index
-    bank = opened(index, TEXTS, 5)
-    for method in ("query", "get", "count"):
-        with monkeypatch.context() as patch:
-            patch.setattr(chromadb.Collection, method, _fails)
-            with suppress(chroma.IndexUnavailableError):
-                bank.search(QUERIES, 5)  # HNSW may refuse; then the vectors are read
-            with pytest.raises(chroma.IndexUnavailableError), index.use(index.name_of("Ana")) as collection:
-                getattr(collection, method)()
-    with pytest.raises(chroma.IndexUnavailableError), index.use("absent"):
-        pass
-    check(opened(index, TEXTS, 3, owner="Ben"), TEXTS, 3)
-    assert connections.made == 1
     index.close()
 
 
