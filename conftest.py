@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,20 @@ def _end_session(minutes: float, distributed: bool) -> None:
         process.send_signal(signal.SIGABRT)  # pytest has faulthandler print what every thread was doing
 
 
+# Libraries that take seconds to load, and which file was the first to do so as tests were collected.
+HEAVY = {"torch", "transformers", "sentence_transformers", "verl", "ray", "vllm", "chromadb"}
+LOADED_BY = pytest.StashKey[dict[str, str]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    loaded = collector.config.stash.setdefault(LOADED_BY, {})
+    for name in HEAVY & sys.modules.keys():
+        loaded.setdefault(name, collector.nodeid)
+    return report
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Without garbage collection, which would go through a million objects of libraries and tests that stay for good."""
@@ -75,6 +90,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker is left alone with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def loaded_by(pytestconfig: pytest.Config) -> dict[str, str]:
+    """The heavy libraries that collecting the tests has loaded, each with the file that did."""
+    return pytestconfig.stash[LOADED_BY]
 
 
 @pytest.fixture(scope="session")

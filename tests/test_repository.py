@@ -144,71 +144,9 @@ def test_a_command_loads_only_what_it_needs(modules: list[tuple[str, set[str]]])
     assert done.stdout.splitlines() == [f"{module} []" for module, _ in modules]
 
 
-HEAVY = {"torch", "transformers", "sentence_transformers", "verl", "ray", "vllm", "chromadb"}
-PATHS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]["pythonpath"]
-TESTS = sorted(
-    path
-    for top in ("tests", "papers", "integrations")
-    for path in (ROOT / top).rglob("*.py")
-    if path.name.startswith("test_") or path.name == "conftest.py"
-)
-
-
-@cache
-def imported(file: Path) -> tuple[str, ...]:
-    """Names of modules, and of what is taken from them, that a file imports as it is loaded."""
-
-    def walked(nodes: list[ast.stmt]) -> Iterator[str]:
-        for node in nodes:
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                continue
-            elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
-                yield from walked(node.body)
-
-    tree = house().trees.get(file.relative_to(ROOT)) or ast.parse(file.read_text("utf-8"))
-    return tuple(walked(tree.body))
-
-
-@cache
-def files_of(name: str, beside: Path) -> tuple[Path, ...]:
-    """The files of ours that are loaded for a module, its packages first."""
-    parts = name.split(".")
-    for folder in (ROOT, beside, *(ROOT / path for path in PATHS)):
-        if (folder / parts[0]).is_dir() or (folder / f"{parts[0]}.py").is_file():
-            places = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
-            return tuple(
-                file for place in places for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()
-            )
-    return ()
-
-
-@cache
-def loads(file: Path) -> tuple[Path, ...]:
-    """The files of ours that a file loads itself."""
-    return tuple(dict.fromkeys(other for name in imported(file) for other in files_of(name, file.parent)))
-
-
-def test_collecting_the_tests_loads_nothing_that_takes_seconds() -> None:
+def test_collecting_the_tests_loads_nothing_that_takes_seconds(loaded_by: dict[str, str]) -> None:
     """Each worker of pytest collects them all; what is heavy is imported in a fixture or a function."""
-    loaded_by: dict[Path, list[Path]] = {file: [] for file in TESTS}
-    for file in (queue := list(TESTS)):
-        for other in loads(file):
-            if other not in loaded_by:
-                queue.append(other)
-            loaded_by.setdefault(other, []).append(file)
-    ways = {file: sorted(found) for file in queue if (found := {name.partition(".")[0] for name in imported(file)} & HEAVY)}
-    for file in (queue := list(ways)):
-        for other in loaded_by[file]:
-            if other not in ways:
-                ways[other] = [file.relative_to(ROOT).as_posix(), *ways[file]]
-                queue.append(other)
-    assert "torch" in imported(ROOT / "deltamem" / "local_policy.py")
-    assert {str(file): ways[file] for file in TESTS if file in ways} == {}
+    assert loaded_by == {}
 
 
 def run_contracts(folder: Path) -> subprocess.CompletedProcess[str]:
