@@ -123,7 +123,6 @@ def test_a_request_with_a_seed_depends_on_nothing_else(model):
     assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 10
 
 
-@torch.inference_mode()
 def test_everything_is_computed_where_the_model_is(monkeypatch):
     # Tensors of the device "meta" have shapes only, and refuse to meet those of the CPU, as those of a GPU do.
     generator = local_policy.BatchGenerator(make_model().to("meta"), eos_ids=[EOS], seed=0)
@@ -139,7 +138,8 @@ def test_everything_is_computed_where_the_model_is(monkeypatch):
         return []
 
     monkeypatch.setattr(generator, "_generate", steps)
-    generator.generate(PROMPTS, [3] * len(PROMPTS), [0.0, 1.0] * 4)
+    with torch.inference_mode():
+        generator.generate(PROMPTS, [3] * len(PROMPTS), [0.0, 1.0] * 4)
     assert set(devices) == {"meta"}
 
 
