@@ -70,12 +70,21 @@ def test_gold_evidence_and_gold_intents_find_everything(came_data: Path, tmp_pat
     monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
     oracle = summary_of(came_data, tmp_path / "oracle", "system=oracle")
     assert overall(oracle, "reader_f1") == 1.0
-    stitch = summary_of(came_data, tmp_path / "stitch", "system=stitch", "labeller=oracle")
+    gold = ["system=stitch", "labeller=oracle"]
+    stitch = summary_of(came_data, tmp_path / "stitch", *gold)
     assert overall(stitch, "recall@40") == overall(stitch, "reader_f1") == 1.0
-    blind = summary_of(came_data, tmp_path / "blind", "system=stitch", "labeller=oracle", "without=[scope]")
-    assert overall(blind, "recall@40") < 0.9
+    settings = config(came_data, tmp_path / "stitch", "answer.kind=none", *gold)
+    found = diagnose(settings, read_data(settings), WordEmbedder())
+    assert found.keys() == {"travel", "debate"}
+    for values in found.values():
+        assert values["Q_GT@MAX"] == values["ERR"] == "100.0 ± 0.0" and values["Q_ZERO"] == "0.0 ± 0.0"
     plain = summary_of(came_data, tmp_path / "plain", "system=naive_rag")
     assert overall(plain, "recall@40") < overall(stitch, "recall@40") - 0.2
+    less = [*gold, "without=[scope,coreference]", "limit=12"]
+    blind = summary_of(came_data, tmp_path / "blind", *less)
+    assert overall(blind, "recall@40") < 0.9
+    settings = config(came_data, tmp_path / "blind", "answer.kind=none", *less)
+    assert all(values["ERR"] == "0.0 ± 0.0" for values in diagnose(settings, read_data(settings), WordEmbedder()).values())
 
 
 def test_gold_intents_are_read_by_the_oracle_alone(came_data: Path, tmp_path: Path) -> None:
@@ -95,17 +104,8 @@ def test_lazy_policies_get_little(came_data: Path, tmp_path: Path) -> None:
 
 
 def question(kind: str, **arguments: str) -> CameQuestion:
-    return CameQuestion(
-        id="q",
-        trajectory="t",
-        type="recall",
-        form="value",
-        question="?",
-        arguments=arguments,
-        kind=kind,
-        answers=("x",),
-        evidence=(),
-    )
+    said = {"id": "q", "trajectory": "t", "type": "recall", "form": "value", "question": "?", "answers": ["x"], "evidence": []}
+    return CameQuestion.model_validate({**said, "arguments": arguments, "kind": kind})
 
 
 def world_of(*entities: tuple[str, str]) -> ClosedWorld:
@@ -206,18 +206,3 @@ def test_label_diagnostics_by_hand() -> None:
     assert other["GT_COV"] == pytest.approx(2 / 3)
     none = label_diagnostics(IntentFilter(("Day 9",)), turns, ["a"])
     assert none == dict.fromkeys(METRICS, 0.0) | {"Q_ZERO": 1.0}
-
-
-def test_diagnostics_of_a_run(came_data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
-    chosen = ["system=stitch", "labeller=oracle", "limit=12"]
-    summary_of(came_data, tmp_path / "out", *chosen)
-    settings = config(came_data, tmp_path / "out", "answer.kind=none", *chosen)
-    found = diagnose(settings, read_data(settings), WordEmbedder())
-    assert found.keys() == {"travel", "debate"}
-    for values in found.values():
-        assert values["Q_GT@MAX"] == values["ERR"] == "100.0 ± 0.0"
-        assert values["Q_ZERO"] == "0.0 ± 0.0"
-    summary_of(came_data, tmp_path / "said", *chosen, "without=[coreference]")
-    settings = config(came_data, tmp_path / "said", "answer.kind=none", *chosen, "without=[coreference]")
-    assert all(values["ERR"] == "0.0 ± 0.0" for values in diagnose(settings, read_data(settings), WordEmbedder()).values())

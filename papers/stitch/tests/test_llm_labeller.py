@@ -65,11 +65,10 @@ async def test_a_step_costs_three_calls_and_now_and_then_one_more() -> None:
 
 async def test_what_a_call_shows_does_not_grow_with_the_record() -> None:
     with serve(rules) as server:
-        await label(None, server.url, 150)
-    size = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == "note"]
-    assert max(size[100:]) < 1.2 * max(size[30:60])
-    scopes = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == "scope"]
-    assert max(scopes[100:]) < 1.2 * max(scopes[30:60])
+        await label(None, server.url, 90)
+    for prompt in ("note", "scope"):
+        sizes = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == prompt]
+        assert max(sizes[60:]) < 1.2 * max(sizes[20:40])
 
 
 @pytest.mark.parametrize("without", list(Part))
@@ -88,17 +87,7 @@ async def test_an_ablation_does_not_make_the_calls_it_leaves_out(without: Part) 
                    for body in server.requests if prompt_name(body) == "note")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "no JSON at all",
-        '{"scope": "day 1"',
-        '{"heading": "day 1"}',
-        '{"scope": "  "}',
-        '{"scope": ["day 1"]}',
-        "",
-    ],
-)
+@pytest.mark.parametrize("bad", ['{"scope": "day 1"', '{"heading": "day 1"}', '{"scope": "  "}', '{"scope": ["day 1"]}', ""])
 async def test_an_answer_that_cannot_be_read_is_asked_for_again_and_then_said_in_one_sentence(bad: str) -> None:
     broken = 2
 
@@ -219,7 +208,7 @@ async def test_a_step_without_words_puts_off_no_upkeep_of_the_label_spaces() -> 
     assert names(server)["seeds"] == 1 and names(server)["merge"] == 1 and steps[50] is blank[1]
 
 
-@pytest.mark.parametrize("label", ["x" * 10_000, "a\nb", "\u200b", "Day 1", "DAY 1", "🙂", "cafe\u0301", "a\x00b", '"}]{'])
+@pytest.mark.parametrize("label", ["x" * 10_000, "a\nb\x00c", "\u200b", "DAY 1", '🙂 cafe\u0301 "}]{'])
 async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_path: Path) -> None:
     def script(body: dict[str, Any]) -> Reply:
         said = json.loads(json.dumps(answer(body)).replace("day 1", "@").replace("open", "@").replace("PRICE", "@"))
