@@ -104,8 +104,8 @@ def test_lazy_policies_get_little(came_data: Path, tmp_path: Path) -> None:
 
 
 def question(kind: str, **arguments: str) -> CameQuestion:
-    said = {"id": "q", "trajectory": "t", "type": "recall", "form": "value", "question": "?", "answers": ["x"], "evidence": []}
-    return CameQuestion.model_validate({**said, "arguments": arguments, "kind": kind})
+    said = {"id": "q", "trajectory": "t", "type": "recall", "form": "value", "question": "?"}
+    return CameQuestion(**said, arguments=arguments, kind=kind, answers=("x",), evidence=())
 
 
 def world_of(*entities: tuple[str, str]) -> ClosedWorld:
