@@ -142,13 +142,7 @@ class FactReader:
             self._patterns[kind] = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})(?:s|es)?\b")
 
     def known(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> dict[str, str] | None:
-        """What holds of what is asked about, by the newest text that says it; None if none does.
-
-        Args:
-            topic: A key of `papers.momento.mini.OPENINGS`.
-            asked: What the wish names.
-            memory: What was recalled; of texts without a date the later one counts.
-        """
+        """What holds of what a wish asks about, by the newest text that says it, of texts without a date the last."""
         known: dict[str, str] | None = None
         for _, values, holds in sorted(self.facts(topic, asked, memory), key=lambda fact: fact[0]):
             if holds:

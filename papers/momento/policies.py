@@ -179,14 +179,9 @@ def overlap(begin: time, minutes: int, other: time, other_minutes: int) -> bool:
 
 
 def order_total(dishes: Iterable[tuple[float, int]], tier: str, delivery_price: float | None) -> tuple[float, float]:
-    """What an order costs, and the discount on its dishes, in dollars.
+    """What an order costs, and the discount on its dishes, in dollars; `delivery_price` is None for pickup.
 
     The hashes of the published tasks come of binary floating point, rounded twice, so decimals would be wrong here.
-
-    Args:
-        dishes: Price and quantity of each.
-        tier: Of the user's membership.
-        delivery_price: None for pickup.
     """
     benefits, subtotal = BENEFITS[tier], 0.0
     for price, quantity in dishes:  # from Python 3.12 on `sum` rounds otherwise

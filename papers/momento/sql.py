@@ -34,7 +34,7 @@ _TYPE_NAMES = """
 _TYPES = frozenset(_TYPE_NAMES.split())
 _STATEMENTS = (exp.DML, exp.DDL, exp.Into, exp.Lock, exp.Command, exp.Set, exp.Copy, exp.Merge, exp.Drop, exp.Alter)
 _SESSION_WORDS = frozenset({"user", "current_role", "session_user", "current_user", "current_catalog", "current_schema"})
-_BUILT_IN = ("sqlite_", "pragma_", "json_", "pg_", "information_schema")
+_BUILT_IN = ("json_", "pg_", "information_schema")
 _LONGEST = 20_000
 LONGEST_VALUE, LONGEST_OPERAND, _MOST_SEARCHES = 20_000, 500, 50
 """How long values may become that a query makes, and those that others are searched for, as texts; and how many searches.

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from deltamem.errors import DeltaMemError, reason_of
@@ -32,7 +31,7 @@ from papers.momento.agent import (
 )
 from papers.momento.data import MomentoConfig
 from papers.momento.facts import FactReader
-from papers.momento.judge import InformationJudge, judge_of
+from papers.momento.judge import judge_of
 from papers.momento.policies import DatabaseFailedError
 from papers.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, summary_rows
 from papers.momento.scores import ExchangeRecord, TrialRecord, TrialScores, answer_of, recalled_tokens, score_trial
@@ -40,20 +39,30 @@ from papers.momento.tasks import MomentoTask
 from papers.momento.world import Catalogue, World
 
 
-@dataclass
 class Trial:
-    """What a trial is made of."""
+    """A user and an agent who talk, in a world that was reset for them."""
 
-    task: MomentoTask
-    world: World  # Reset for it
-    toolbox: Toolbox
-    agent: Agent
-    user: Customer
-    recall: Recall
-    judge: InformationJudge | None
-    most_turns: int
-    images: Path | None
-    models: Mapping[str, Model]  # By the part that they play; none where a script plays it
+    def __init__(self, shared: Trials, task: MomentoTask, number: int, world: World, memory: Memory) -> None:
+        config, context = shared.config, shared.context
+        prompts, scope = context.prompts, f"task {task.task_id}"
+        self.task, self.world, self.config, self.toolbox = task, world, config, Toolbox(world)
+        self.agent: Agent = ScriptedAgent(self.toolbox, task, shared.reader)
+        self.user: Customer = ScriptedUser(task)
+        self.models: dict[str, Model] = {}  # By the part that they play; none where a script plays it
+        if context.answer is not None and shared.user is not None:
+            model, writer = (Model(context.answer, config.answer, config.seed, scope, number) for _ in range(2))
+            self.models = {"answer": model, "recall": writer, "user": shared.user.of_trial(scope, number)}
+            shown = prompts["answer"], prompts["momento_summary"]
+            self.agent = LLMAgent(model, self.toolbox, task, *shown, config.rounds, shared.window)
+            self.user = LLMUser(self.models["user"], task, prompts["momento_user"])
+        fixed = task.opening if config.system == "oracle" else None
+        self.recall: Recall = MemoryRecall(memory, config.k, config.with_time, fixed)
+        if config.system == GIVEN_SUMMARIES:
+            written_by = self.models.get("recall")
+            self.recall = SummaryRecall(world, task, context.embedder, written_by, prompts["momento_recall"])
+        if (judge := judge_of(context, config, scope, number)) is not None:
+            self.models["judge"] = judge.model
+        self.judge = judge
 
     async def run(self) -> TrialRecord:
         """Let them talk, and score what is left; what breaks is noted, but for a database that has gone away."""
@@ -86,11 +95,11 @@ class Trial:
     async def _talk(self, turns: list[ExchangeRecord]) -> bool:
         """Add turns until the user is done; returns whether that was so before they were used up."""
         reply = None
-        for _ in range(self.most_turns):
+        for _ in range(self.config.turns):
             text = await self.user.say(reply)
             if DONE in text:
                 return True
-            message = with_images(text, self.task, self.images)
+            message = with_images(text, self.task, self.config.images)
             recalled = await self.recall(message.text)
             reply = await self.agent.turn(message, recalled.texts)
             turns.append(ExchangeRecord(message=text, recalled=recalled, reply=reply, actions=len(self.toolbox.actions)))
@@ -182,33 +191,4 @@ class Trials:
             raise
         except Exception as error:  # rows of this task that the database refuses must not lose the others
             return TrialRecord(error=f"its state could not be made: {reason_of(error)}")
-        return await self._cast(task, number, world, memory).run()
-
-    def _cast(self, task: MomentoTask, number: int, world: World, memory: Memory) -> Trial:
-        config, context, prompts, toolbox = self.config, self.context, self.context.prompts, Toolbox(world)
-        scope, models = f"task {task.task_id}", {}
-        agent: Agent = ScriptedAgent(toolbox, task, self.reader)
-        user: Customer = ScriptedUser(task)
-        if context.answer is not None and self.user is not None:
-            models = {
-                part: Model(context.answer, config.answer, config.seed, scope, number) for part in ("answer", "recall")
-            }
-            models["user"] = self.user.of_trial(scope, number)
-            agent = LLMAgent(
-                models["answer"],
-                toolbox,
-                task,
-                prompts["answer"],
-                prompts["momento_summary"],
-                rounds=config.rounds,
-                context_tokens=self.window,
-            )
-            user = LLMUser(models["user"], task, prompts["momento_user"])
-        if config.system == GIVEN_SUMMARIES:
-            prompt = prompts["momento_recall"]
-            recall: Recall = SummaryRecall(world, task, context.embedder, models.get("recall"), prompt)
-        else:
-            recall = MemoryRecall(memory, config.k, config.with_time, task.opening if config.system == "oracle" else None)
-        if (judge := judge_of(context, config, scope, number)) is not None:
-            models["judge"] = judge.model
-        return Trial(task, world, toolbox, agent, user, recall, judge, config.turns, config.images, models)
+        return await Trial(self, task, number, world, memory).run()

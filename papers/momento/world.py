@@ -77,10 +77,7 @@ class World:
     def reset(self, today: date, seed: Mapping[str, Rows], sessions: Rows = ()) -> None:
         """Begin a trial: nothing is left of the one before. All or nothing.
 
-        Args:
-            today: The date on which everything takes place.
-            seed: Rows of `TRIAL_TABLES`. Whoever has a row of memberships has no others; the rest has a basic one.
-            sessions: Rows of the past sessions, with their embeddings.
+        `seed` has rows of `TRIAL_TABLES`. Whoever has a row of memberships there has no others; the rest has a basic one.
 
         Raises:
             DeltaMemError: If a row does not fit its table.
