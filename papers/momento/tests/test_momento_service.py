@@ -236,17 +236,6 @@ def test_opening_hours(
         assert made.startswith(VIOLATION) is (at not in taken), made
 
 
-def test_reservations_that_overlap_share_the_room(world: World) -> None:
-    full = reservation_row("full", user=OREN, party_size=PLACE["capacity"], date="2026-05-21", time="19:00")
-    world.reset(TODAY, {"reservations": [full]})
-    cases = {"17:59": True, "18:01": False, "19:00": False, "20:29": False, "20:30": True}
-    for at, free in cases.items():
-        asked = {key: RESERVE[key] for key in ("restaurant_id", "date", "party_size", "duration_minutes")} | {"time": at}
-        assert json.loads(call(world, "check_restaurant_availability", asked))["available"] is free, at
-    without = asked | {"time": "19:00", "exclude_reservation_id": full["id"]}
-    assert json.loads(call(world, "check_restaurant_availability", without))["available"]
-
-
 def test_the_last_seat_is_given_and_none_after_it(world: World) -> None:
     half = PLACE["capacity"] // 2
     others = [
@@ -256,8 +245,13 @@ def test_the_last_seat_is_given_and_none_after_it(world: World) -> None:
         reservation_row("elsewhere", user=OREN, party_size=half, date="2026-05-22", time="19:00"),
     ]
     world.reset(TODAY, {"reservations": others})
-    left = PLACE["capacity"] - half - 2
-    assert json.loads(call(world, "check_restaurant_availability", ASKED))["remaining_capacity"] == left
+    whole, left = PLACE["capacity"], PLACE["capacity"] - half - 2
+    cases = {"17:00": whole, "17:01": whole - half, "18:45": whole - half, "18:46": left, "19:30": whole - 2, "20:15": whole}
+    for at, free in cases.items():
+        answer = json.loads(call(world, "check_restaurant_availability", ASKED | {"time": at}))
+        assert answer["remaining_capacity"] == free, at
+    without = ASKED | {"exclude_reservation_id": others[0]["id"]}
+    assert json.loads(call(world, "check_restaurant_availability", without))["remaining_capacity"] == whole - 2
     assert call(world, "create_reservation", RESERVE | {"party_size": left + 1}).startswith(VIOLATION)
     mine = json.loads(call(world, "create_reservation", RESERVE | {"party_size": left}))
     assert call(world, "create_reservation", RESERVE | {"party_size": 1}).startswith(VIOLATION)
