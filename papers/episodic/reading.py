@@ -149,7 +149,7 @@ def read_summary(text: str, first: int, last: int) -> tuple[EpisodeSummary | Non
     def read(body: str, violations: list[EpisodicViolation]) -> EpisodeSummary:
         fields = _fields(body, _EPISODE, (), violations)
         achieved, _ = _verdict(fields.pop("assessment"))
-        return EpisodeSummary(first, last, **fields, achieved=achieved)  # type: ignore[arg-type]
+        return EpisodeSummary(first, last, **fields, achieved=achieved)
 
     return _in_block(text, "summary", read)
 
@@ -190,9 +190,9 @@ def read_reflections(
 
     def read(body: str, violations: list[EpisodicViolation]) -> list[ReflectionOperation]:
         _each(body, "reflection", _REFLECTION, ("id",), violations, take)
-        targets = Counter(operation.target for operation in operations if operation.target is not None)
+        targets = Counter(operation.target for operation in operations)
         # None of several can be preferred, as with memories.
-        kept = [operation for operation in operations if targets[operation.target] < 2]
+        kept = [operation for operation in operations if operation.target is None or targets[operation.target] < 2]
         violations += [V.CONFLICTING_UPDATE] * (len(operations) - len(kept))
         return kept
 

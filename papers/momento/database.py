@@ -125,7 +125,7 @@ class ServiceDatabase:
         except psycopg.OperationalError as error:
             raise DatabaseFailedError(error) from error
         except (psycopg.Error, ValueError, ArithmeticError) as error:
-            said = getattr(error, "diag", None) and error.diag.message_primary
+            said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
             raise DeltaMemError(f"a row of {table} cannot be stored: {said or error}") from error
 
     def transaction(self) -> AbstractContextManager[Any]:

@@ -418,7 +418,7 @@ def create_order(
         )
     if delivered and BENEFITS[tier]["free_delivery"]:
         special_instructions = _with_note(special_instructions, f"{tier} membership: free delivery")
-    row = {"user_id": user_id, "restaurant_id": restaurant_id, "fulfillment": fulfillment, "status": "created"}
+    row: Row = {"user_id": user_id, "restaurant_id": restaurant_id, "fulfillment": fulfillment, "status": "created"}
     row |= {"total_price": total, "currency": "USD", "delivery_provider_name": delivery_provider}
     row |= {"delivery_address": delivery_address, "special_instructions": special_instructions}
     order = _insert(world, "orders", row)
