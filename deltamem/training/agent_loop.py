@@ -25,7 +25,6 @@ from deltamem.episode import (
     EpisodeConfig,
     EpisodeSettings,
     Finished,
-    Message,
     Scorer,
     Search,
     Trajectory,
@@ -253,7 +252,11 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                     bank = bank or await self._bank(labelled)
                     found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
                     episode.answer(merge_hits(found))
-                longer = await self._with_answer(rollout.tokens.closed(frame.closing), episode.messages)
+                before, messages = rollout.tokens.closed(frame.closing), list(episode.messages)
+                merged, mask, log_probs = await self.ct_merge_context_msg(
+                    messages[:-1], messages, before.ids, before.mask, before.log_probs
+                )
+                longer = TokenSequence(merged.token_ids, mask, log_probs)
             if self._room(longer) < 1:
                 # The sequence ends with the model's own last token: what did not fit was never seen by it.
                 episode.stop(Violation.TOKEN_LIMIT)
@@ -321,13 +324,6 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             written[:-1] if stopped else written, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return f"{frame.opening}{text}", stopped
-
-    async def _with_answer(self, tokens: TokenSequence, messages: Sequence[Message]) -> TokenSequence:
-        """The sequence with the last message and the generation prompt rendered behind it."""
-        merged, mask, log_probs = await self.ct_merge_context_msg(
-            list(messages[:-1]), list(messages), tokens.ids, tokens.mask, tokens.log_probs
-        )
-        return TokenSequence(merged.token_ids, mask, log_probs)
 
     async def _bank(self, labelled: LabelledSession) -> SnapshotBank:
         texts = [memory.text for memory in labelled.prior_state.memories]

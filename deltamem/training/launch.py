@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,34 +183,10 @@ def _train(
             metrics.add(record)
             progress.add(record)
 
-    with progress, on_request(request.touch):
-        return _follow(settings.out / "grpo" / "config.yaml", env, log, poll, lock)
-
-
-def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
-    """How far a stopped run of `total` steps got, in one sentence, from the lines of ``metrics.jsonl``."""
-    done = max((record["step"] for record in records), default=0)
-    parts = [f"stopped with a checkpoint after step {done} of {total}"]
-    for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
-        if values := [(record["step"], record[name]) for record in records if name in record]:
-            (first, begin), (latest, end) = values[0], values[-1]
-            parts.append(f"{title} {begin:.3f} (step {first}) -> {end:.3f} (step {latest})")
-    return ", ".join(parts) + "; the same command goes on"
-
-
-def _total_steps(config: DictConfig) -> int:
-    """Steps of the run: given, or as many as the epochs have."""
-    if config.trainer.total_training_steps is not None:
-        return int(config.trainer.total_training_steps)
-    rows = count_rows(Path(config.data.train_files))
-    return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
-
-
-def _follow(config: Path, env: Mapping[str, str], log: Path, poll: Callable[[], None], lock: int) -> int:
-    with log.open("wb") as output:
+    with progress, on_request(request.touch), log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
         child = subprocess.Popen(
-            [sys.executable, "-m", "deltamem.training.trainer_process", str(config)],
+            [sys.executable, "-m", "deltamem.training.trainer_process", str(settings.out / "grpo" / "config.yaml")],
             stdout=output,
             stderr=subprocess.STDOUT,
             # The child ends when this is closed, which the kernel also does for a launcher that was killed.
@@ -231,6 +207,25 @@ def _follow(config: Path, env: Mapping[str, str], log: Path, poll: Callable[[], 
                     return code
         finally:
             _stop(child)
+
+
+def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
+    """How far a stopped run of `total` steps got, in one sentence, from the lines of ``metrics.jsonl``."""
+    done = max((record["step"] for record in records), default=0)
+    parts = [f"stopped with a checkpoint after step {done} of {total}"]
+    for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
+        if values := [(record["step"], record[name]) for record in records if name in record]:
+            (first, begin), (latest, end) = values[0], values[-1]
+            parts.append(f"{title} {begin:.3f} (step {first}) -> {end:.3f} (step {latest})")
+    return ", ".join(parts) + "; the same command goes on"
+
+
+def _total_steps(config: DictConfig) -> int:
+    """Steps of the run: given, or as many as the epochs have."""
+    if config.trainer.total_training_steps is not None:
+        return int(config.trainer.total_training_steps)
+    rows = count_rows(Path(config.data.train_files))
+    return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

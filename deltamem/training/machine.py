@@ -66,14 +66,10 @@ def installed(package: str) -> bool:
 class Imports(BaseModel):
     """What a process found that imported packages as the processes of a run do."""
 
-    errors: dict[str, str]
-    """The packages that cannot be imported, and why."""
-    cuda: str | None
-    """Version of CUDA that torch was built for; None is a build for processors."""
-    usable: bool
-    """Whether torch can use a GPU."""
-    architectures: frozenset[str] | None
-    """That vLLM can serve; None if vLLM was not asked."""
+    errors: dict[str, str]  # the packages that cannot be imported, and why
+    cuda: str | None  # version of CUDA that torch was built for; None is a build for processors
+    usable: bool  # whether torch can use a GPU
+    architectures: frozenset[str] | None  # that vLLM can serve; None if vLLM was not asked
 
 
 _IMPORT = """

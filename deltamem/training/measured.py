@@ -140,9 +140,15 @@ class Measured:
         """Refuse figures of other weights, and rows that cannot stand beside those of the policy."""
         own = [(path, one.measured) for path, one in self.heldout]
         own += [(path, one.measured) for path, one in self.benchmarks if one.with_model]
-        for path, every in own:
-            for found in every:
-                _check_weights(path, found, weights)
+        for folder, found in ((path, found) for path, every in own for found in every):
+            if not found:
+                raise DeltaMemError(
+                    f"{folder}: does not say which weights it measured; evaluate a folder (checkpoint=), or a server whose "
+                    "model has a folder on this machine"
+                )
+            for name in sorted({*found, *weights}):
+                if (theirs := found.get(name, "none")) != (ours := weights.get(name, "none")):
+                    raise DeltaMemError(f"{folder}: measured another model: {name} is {theirs[:12]} there, {ours[:12]} here")
         conditions = {one.conditions for _, one in self.benchmarks if one.with_model}
         for path, one in self.benchmarks:
             if not one.with_model and one.conditions not in conditions:
@@ -168,17 +174,11 @@ class Measured:
             lines.append("Shallow policies on the held-out sessions.")
         done = " ".join(one.benchmark for _, one in self.benchmarks)
         lines += [f"{name}: no run was given." for name in _BENCHMARKS if name not in done]
-        lines += [
-            f"{one.benchmark} by a judge: no model has said whether answers or memories are right."
-            for _, one in self.benchmarks
-            if one.with_model and one.mode != "judged"
-        ]
-        lines += [
-            f"{one.benchmark}, {metric} (system={one.system}): withheld, {why}."
-            for _, one in self.benchmarks
-            for metric, why in one.withheld.items()
-        ]
-        return lines
+        runs = [one for _, one in self.benchmarks]
+        unjudged = [one.benchmark for one in runs if one.with_model and one.mode != "judged"]
+        lines += [f"{name} by a judge: no model has said whether answers or memories are right." for name in unjudged]
+        withheld = [(one, metric, why) for one in runs for metric, why in one.withheld.items()]
+        return lines + [f"{one.benchmark}, {name} (system={one.system}): withheld, {why}." for one, name, why in withheld]
 
 
 NOTHING = Measured((), ())
@@ -207,17 +207,6 @@ def read_measured(folders: Iterable[Path]) -> Measured:
         except ValidationError as error:
             raise DeltaMemError(f"{path}: not the summary of an evaluation ({first_error(error)})") from error
     return Measured(heldout, benchmarks)
-
-
-def _check_weights(folder: Path, measured: Weights, exported: Weights) -> None:
-    if not measured:
-        raise DeltaMemError(
-            f"{folder}: does not say which weights it measured; evaluate a folder (checkpoint=), or a server whose model "
-            "has a folder on this machine"
-        )
-    for name in sorted({*measured, *exported}):
-        if (found := measured.get(name, "none")) != (own := exported.get(name, "none")):
-            raise DeltaMemError(f"{folder}: measured another model: {name} is {found[:12]} there, {own[:12]} here")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

