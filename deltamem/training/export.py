@@ -127,12 +127,7 @@ def _weights_of(base: str, actor: Path) -> dict[str, Tensor]:
 
 
 def export_run(
-    run: Path,
-    target: Path,
-    *,
-    step: int | None = None,
-    precision: Precision = "auto",
-    measured: Iterable[Path] = (),
+    run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto", measured: Iterable[Path] = ()
 ) -> Path:
     """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 

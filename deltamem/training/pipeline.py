@@ -22,13 +22,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256
 from deltamem.training import data, models, token_limits
 from deltamem.training.checkpoints import latest_complete
-from deltamem.training.config import (
-    WARM_START_MAY_CHANGE,
-    SupervisedConfig,
-    TinyModelConfig,
-    TrainSettings,
-    WarmStartConfig,
-)
+from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
 from deltamem.training.launch import run_grpo

@@ -66,10 +66,7 @@ def structured_start(model: Qwen3ForCausalLM, *, seed: int) -> None:
     content = [*slow, *(index + half for index in slow)]
     second = model.model.layers[1].self_attn
     query, key, value, output = _by_head(second, heads, kv_heads, dim)
-    for kv_head, head, stored, sought in (
-        (0, 0, previous, token),
-        (1, heads // kv_heads, before_previous, previous),
-    ):
+    for kv_head, head, stored, sought in ((0, 0, previous, token), (1, heads // kv_heads, before_previous, previous)):
         key[kv_head] *= 0.05
         query[head] *= 0.05
         key[kv_head, content] = stored[: len(content)]

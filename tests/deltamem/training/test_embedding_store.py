@@ -30,13 +30,7 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.training.config import StoredEmbedderSettings
 from deltamem.training.data import export
-from deltamem.training.embedding_store import (
-    Built,
-    EmbeddingStore,
-    build_store,
-    embed_data,
-    keys_of,
-)
+from deltamem.training.embedding_store import Built, EmbeddingStore, build_store, embed_data, keys_of
 
 BatchedEmbedder = names("deltamem.training.embedding_service", "BatchedEmbedder")
 

@@ -17,13 +17,7 @@ from rich.console import Console
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
-from deltamem.training.config import (
-    SupervisedConfig,
-    TrainSettings,
-    folder_of_package,
-    read_by_verl,
-    unknown_keys,
-)
+from deltamem.training.config import SupervisedConfig, TrainSettings, folder_of_package, read_by_verl, unknown_keys
 from deltamem.training.pipeline import stages
 from deltamem.training.preflight import Context, check_batches
 

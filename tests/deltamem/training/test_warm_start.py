@@ -344,8 +344,7 @@ def touch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "changed"),
-    [(edit_template, {"lengths", "warm_start"}), (edit_weights, {"warm_start"}), (touch, set())],
+    ("edit", "changed"), [(edit_template, {"lengths", "warm_start"}), (edit_weights, {"warm_start"}), (touch, set())]
 )
 def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(tmp_path, start, edit, changed):
     def inputs(folder: Path) -> dict[str, Any]:
