@@ -16,7 +16,7 @@ Qwen3ForCausalLM = names("transformers", "Qwen3ForCausalLM")
 tiny = lazy("deltamem.training.tiny")
 Muon, Weigher, chat_text, new_model = names("deltamem.training.tiny", "Muon Weigher chat_text new_model")
 
-FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
+FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=4, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, placed, whole
+from preflight_cases import CONFIGS, composed, placed, resolved, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -32,12 +32,13 @@ GROUPS = {"smollm135m": 4}
 CHANGES = [(group, name) for group in ("ablation", "variant") for name in listed(group)]
 
 
-def accepted(config: DictConfig) -> DictConfig:
+def accepted(config: DictConfig, *, new_to_verl: bool = True) -> DictConfig:
     """Refuse a composition that verl or our settings refuse, or that has a key nobody reads."""
     settings = validated(config.deltamem, TrainSettings)
     settings.episode.config()
     assert unknown_keys(config) == []
-    read_by_verl(config.copy())
+    if new_to_verl:
+        read_by_verl(config.copy())
     assert isinstance(check_batches(Context(config, settings, Path())), str), "no warning"
     return config
 
@@ -64,8 +65,13 @@ def test_experiments(experiment: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), CHANGES)
 def test_ablations_and_variants(group: str, name: str) -> None:
-    base, config = whole("+experiment=qwen8b"), whole("+experiment=qwen8b", f"+{group}={name}")
-    accepted(config)
+    base, file = whole("+experiment=qwen8b"), OmegaConf.load(CONFIGS / group / f"{name}.yaml")
+    if "defaults" in file:
+        config = whole("+experiment=qwen8b", f"+{group}={name}")
+    else:  # as Hydra merges it, which the next test but one shows
+        changes = {key: file[key] for key in file if key != "hydra"}
+        config = resolved(OmegaConf.merge(composed("+experiment=qwen8b"), changes))
+    accepted(config, new_to_verl=file.keys() - {"deltamem", "defaults", "hydra"} != set())
     assert config.deltamem.out.startswith("runs/qwen8b_")
     assert config.deltamem.out == f"runs/{config.trainer.experiment_name}"
     if name != "tau":  # whose value comes from the command line
@@ -76,7 +82,7 @@ def test_ablations_and_variants(group: str, name: str) -> None:
 
 
 def test_any_experiment_may_have_a_warm_start() -> None:
-    config = accepted(whole("+experiment=qwen8b", "+warm_start=pretrained"))
+    config = accepted(whole("+experiment=qwen8b", "+warm_start=pretrained"), new_to_verl=False)
     settings = validated(config.deltamem, TrainSettings)
     assert isinstance(settings.warm_start, SupervisedConfig)
     assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"
@@ -144,10 +150,13 @@ def test_what_may_make_a_step_cheaper_is_accepted_by_verl() -> None:
     rows = [line.split("|")[2].strip().strip("`") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 7
     base = whole("+experiment=qwen8b")
-    for overrides in map(str.split, rows):
-        added = any(one.startswith("+") for one in overrides)  # which Hydra has to compose
-        changed = OmegaConf.merge(base, OmegaConf.from_dotlist(overrides)) if not added else None
-        assert accepted(changed or whole("+experiment=qwen8b", *overrides)) != base, overrides
+    plain = [one for row in rows if "+" not in row for one in row.split()]
+    together = accepted(OmegaConf.merge(base, OmegaConf.from_dotlist(plain)))
+    for key, value in (one.split("=") for one in plain):
+        assert str(OmegaConf.select(together, key)).lower() == value and OmegaConf.select(base, key) != value, key
+    for row in rows:
+        if "+" in row:  # which Hydra has to compose
+            assert accepted(whole("+experiment=qwen8b", *row.split())) != base, row
 
 
 def test_pythons_that_verl_refuses_are_refused() -> None:
