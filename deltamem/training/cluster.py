@@ -86,24 +86,20 @@ def installed_here() -> dict[str, str]:
     for name in _OURS:
         spec = importlib.util.find_spec(name)
         folders = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
-        found[name] = f"code {_source_sha256(folders)[:12]}" if folders else "missing"
+        digest = hashlib.sha256()
+        # All files but what Python makes of them.
+        for folder in folders:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+                    digest.update(path.read_bytes())
+        found[name] = f"code {digest.hexdigest()[:12]}" if folders else "missing"
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "missing"
     return found
-
-
-def _source_sha256(folders: Sequence[Path]) -> str:
-    """Hash of all files of packages but what Python makes of them."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def worker_path(variables: Mapping[str, str]) -> str:

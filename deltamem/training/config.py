@@ -245,7 +245,7 @@ def read_by_verl(config: DictConfig) -> None:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             validate_config(config=config, use_reference_policy=reference, use_critic=need_critic(config))
-            for part in (model.rollout, config.algorithm, *([_reference(model.ref)] if reference else [])):
+            for part in (model.rollout, config.algorithm, *([_as_worker(model.ref)] if reference else [])):
                 omega_conf_to_dataclass(part)
     # Whatever verl raises (assertions, Hydra's errors around type errors) is its verdict.
     except Exception as error:
@@ -256,7 +256,7 @@ def read_by_verl(config: DictConfig) -> None:
         raise DeltaMemError(f"verl refuses the configuration: {sentence}") from error
 
 
-def _reference(config: DictConfig) -> DictConfig:
+def _as_worker(config: DictConfig) -> DictConfig:
     """The reference's part with the keys renamed as verl's workers rename them before they read it."""
     config = config.copy()
     with open_dict(config):

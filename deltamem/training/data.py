@@ -60,7 +60,15 @@ class RowWriter:
 
     def add(self, labelled: LabelledSession, line: str) -> None:
         """Append a session; `line` is its line of ``sessions.jsonl``, which the agent loop reads."""
-        self._waiting.append(_row(labelled, line, self.rows, self._episode))
+        row = {
+            "data_source": DATA_SOURCE,
+            "agent_name": AGENT_NAME,
+            "prompt": opening_messages(labelled.session, self._episode),
+            # Required by verl and shown in its dumps; the agent loop scores by itself.
+            "reward_model": {"style": "rule", "ground_truth": labelled.key},
+            "extra_info": {"index": self.rows, "split": labelled.split, "key": labelled.key, "session": line},
+        }
+        self._waiting.append(row)
         self.rows += 1
         if len(self._waiting) == ROWS_PER_GROUP:
             self.flush()
@@ -136,17 +144,6 @@ def _draw(numbers: Sequence[int], count: int | None, seed: int, what: str) -> Se
     if not numbers or (count or 0) > len(numbers):
         raise DeltaMemError(f"{what}: there are {len(numbers)}, expected at least {count or 1}")
     return numbers if count is None else random.Random(seed).sample(numbers, count)
-
-
-def _row(item: LabelledSession, line: str, index: int, episode: EpisodeConfig) -> dict[str, Any]:
-    return {
-        "data_source": DATA_SOURCE,
-        "agent_name": AGENT_NAME,
-        "prompt": opening_messages(item.session, episode),
-        # Required by verl and shown in its dumps; the agent loop scores by itself.
-        "reward_model": {"style": "rule", "ground_truth": item.key},
-        "extra_info": {"index": index, "split": item.split, "key": item.key, "session": line},
-    }
 
 
 def early_sessions(settings: TrainSettings) -> list[LabelledSession]:

@@ -10,7 +10,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -82,12 +82,9 @@ def merged_state(actor: Path) -> dict[str, Tensor]:
     return {name: torch.cat(tensors, dim=dims[name]) if name in dims else tensors[0] for name, tensors in parts.items()}
 
 
-def _shard(actor: Path, ranks: int, rank: int) -> Mapping[str, Any]:
+def _shard(actor: Path, ranks: int, rank: int) -> Any:
     # Pickled tensors, which is safe: the checkpoint is of our own run.
-    loaded: Mapping[str, Any] = torch.load(
-        actor / f"model_world_size_{ranks}_rank_{rank}.pt", map_location="cpu", weights_only=False
-    )
-    return loaded
+    return torch.load(actor / f"model_world_size_{ranks}_rank_{rank}.pt", map_location="cpu", weights_only=False)
 
 
 def _without_adapters(state: dict[str, Tensor], actor: Path, base: str) -> dict[str, Tensor]:
@@ -98,8 +95,16 @@ def _without_adapters(state: dict[str, Tensor], actor: Path, base: str) -> dict[
     scale = meta["lora_alpha"] / meta["r"]
     adapters = {_plain(name): tensor for name, tensor in state.items() if name.endswith((_LORA_A, _LORA_B))}
     plain = {_plain(name): tensor for name, tensor in state.items() if not name.endswith((_LORA_A, _LORA_B))}
-    if not plain:
-        plain = _weights_of(base, actor)
+    if not plain:  # the checkpoint leaves frozen weights out
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise DeltaMemError(
+                f"{actor}: only LoRA matrices are there, and the model that they belong to cannot be read: {base}"
+            ) from error
+        plain = dict(model.state_dict())
     for name in list(plain):
         stem = name.removesuffix(".weight")
         if stem + _LORA_A in adapters:
@@ -111,19 +116,6 @@ def _without_adapters(state: dict[str, Tensor], actor: Path, base: str) -> dict[
 def _plain(name: str) -> str:
     """The name of a weight in the model without adapters."""
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-
-
-def _weights_of(base: str, actor: Path) -> dict[str, Tensor]:
-    """The frozen weights that a checkpoint of LoRA matrices leaves out, in float32."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise DeltaMemError(
-            f"{actor}: only LoRA matrices are there, and the model that they belong to cannot be read: {base}"
-        ) from error
-    return dict(model.state_dict())
 
 
 def export_run(
