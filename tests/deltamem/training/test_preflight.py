@@ -152,23 +152,30 @@ def test_what_is_refused(values: dict[str, Any], tmp_path: Path, name: str, chan
     assert state == "fail" and said in found, found
 
 
-def test_all_nodes_must_have_the_same_code_and_packages(values, tmp_path, monkeypatch, request):
+def test_all_nodes_must_have_the_same_code_and_packages(values, tmp_path, monkeypatch):
     here = {"deltamem": "code 0123", "torch": "2.11.0"}
     nodes = {"n1": here, "n2": here}
     monkeypatch.setattr(cluster, "installed_here", lambda: here)
     monkeypatch.setattr(cluster, "installed_on_nodes", lambda address: nodes)
-    server = socket.create_server(("127.0.0.1", 0))
-    request.addfinalizer(server.close)
-    address = "{}:{}".format(*server.getsockname())
-    prepared = context(tmp_path, values | {"ray_kwargs.ray_init.address": address, "trainer.nnodes": 2})
-    assert check("nodes", prepared) == ("ok", "2 nodes have the code and the packages of this one")
-    nodes["n2"] = here | {"torch": "2.10.0"}
-    state, found = check("nodes", prepared)
-    assert state == "fail" and found.startswith("node n2 has torch 2.10.0 (here 2.11.0): install the same there")
-    del nodes["n2"]
-    assert check("nodes", prepared) == ("fail", f"1 of 2 nodes have joined {address}: n1")
+    # More processors than this node has: only the cluster knows whether they are there.
+    asked = values | {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 40, "trainer.nnodes": 2}
     assert check("nodes", context(tmp_path, values)) == ("ok", "one node")
-    assert check("nodes", context(tmp_path, values | {"trainer.nnodes": 2})) == ("ok", "no cluster to ask")
+    assert check("nodes", context(tmp_path, asked)) == ("ok", "no cluster to ask")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = "{}:{}".format(*server.getsockname())
+        monkeypatch.setenv("RAY_ADDRESS", place)
+        prepared = context(tmp_path, asked | {"ray_kwargs.ray_init.address": "auto"})
+        assert check("ray", prepared) == ("ok", f"{place} answers")
+        assert check("CPUs", prepared) == ("ok", "47 of the cluster are needed")
+        assert check("nodes", prepared) == ("ok", "2 nodes have the code and the packages of this one")
+        nodes["n2"] = here | {"torch": "2.10.0"}
+        state, found = check("nodes", prepared)
+        assert state == "fail" and found.startswith("node n2 has torch 2.10.0 (here 2.11.0): install the same there")
+        del nodes["n2"]
+        assert check("nodes", prepared) == ("fail", f"1 of 2 nodes have joined {place}: n1")
+    prepared = context(tmp_path, asked | {"ray_kwargs.ray_init.address": "local"})
+    assert check("ray", prepared)[0] == "fail"
+    assert check("CPUs", prepared)[0] == "fail" and "Ray counts 8" in check("CPUs", prepared)[1]
 
 
 def test_what_is_accepted(values: dict[str, Any], tmp_path: Path) -> None:
@@ -178,22 +185,6 @@ def test_what_is_accepted(values: dict[str, Any], tmp_path: Path) -> None:
     unusual = {"ray_kwargs.ray_init.address": "auto", f"{ACTOR}.checkpoint.save_lora_only": True}
     assert unknown_keys(context(tmp_path, values | unusual).config) == []
     assert check("lengths", context(tmp_path / "b", values | SHORT | {"deltamem.max_failure_rate": 1.0}))[0] == "warn"
-
-
-def test_all_checks_agree_on_the_cluster_of_a_run(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # More processors than this node has: only the cluster knows whether they are there.
-    asked = {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 40, "trainer.nnodes": 2}
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        place = "{}:{}".format(*server.getsockname())
-        monkeypatch.setenv("RAY_ADDRESS", place)
-        prepared = context(tmp_path, values | asked | {"ray_kwargs.ray_init.address": "auto"})
-        assert check("ray", prepared) == ("ok", f"{place} answers")
-        assert check("CPUs", prepared) == ("ok", "47 of the cluster are needed")
-    prepared = context(tmp_path, values | asked | {"ray_kwargs.ray_init.address": "local"})
-    assert check("ray", prepared)[0] == "fail"
-    assert check("CPUs", prepared)[0] == "fail" and "Ray counts 8" in check("CPUs", prepared)[1]
 
 
 def test_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

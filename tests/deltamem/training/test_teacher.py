@@ -152,15 +152,6 @@ def test_queries_name_the_verb_and_the_anchor():
     assert query_for(Operation(Event.ADD, "Ana."), "Ana") == "Ana.", "it says no more than the name"
 
 
-def test_a_session_with_nothing_to_remember_is_answered_at_once():
-    labelled = replace(sessions()[0], operations=(), next_state=sessions()[0].prior_state)
-    messages = teach(labelled, 0.0)
-    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
-    run = Episode(labelled.session, labelled.prior_state, COMPACT)
-    assert isinstance(run.read(messages[2]["content"]), Finished)
-    assert run.trajectory.violations == () and score(run.trajectory, labelled, embed).reward == 1.0
-
-
 def test_quotes_other_letters_and_an_empty_state_survive_the_wire():
     labelled = sessions()[0]
     text = 'Ana "Zoë" likes ✓ at 東京.'
