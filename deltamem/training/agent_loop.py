@@ -34,7 +34,7 @@ from deltamem.episode import (
 from deltamem.sessions import LabelledSession, from_json_line
 from deltamem.training.config import Overlong
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
-from deltamem.training.rollout_metrics import ROLLOUT_INFO, RolloutInfo
+from deltamem.training.metrics import ROLLOUT_INFO, RolloutInfo
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.training.interruption import SaveAndStop
 from deltamem.training.machine import memory_figures, run_processes
-from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics
+from deltamem.training.metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics
 
 
 def generation_records(rows: Iterable[RolloutRow]) -> list[dict[str, Any]]:

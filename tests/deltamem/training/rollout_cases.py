@@ -13,7 +13,7 @@ from training_cases import labelled_session
 from deltamem.episode import Message, Trajectory, trajectory_fields
 from deltamem.memory import Operation
 from deltamem.sessions import LabelledSession, to_json_line
-from deltamem.training.rollout_metrics import RolloutInfo, RolloutRow
+from deltamem.training.metrics import RolloutInfo, RolloutRow
 from rewards.scorer import DeltaMemScorer
 
 SCORER = DeltaMemScorer()

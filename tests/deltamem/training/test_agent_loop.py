@@ -21,7 +21,7 @@ from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
 from deltamem.training.config import Overlong, TrainSettings
 from deltamem.training.launch import agent_loop_config
-from deltamem.training.rollout_metrics import ROLLOUT_INFO
+from deltamem.training.metrics import ROLLOUT_INFO
 from rewards.scorer import DeltaMemScorer
 
 GenerationConfig = names("transformers", "GenerationConfig")

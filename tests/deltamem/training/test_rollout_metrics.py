@@ -20,7 +20,7 @@ from rollout_cases import a_batch, extra_fields, failed, info, row
 from training_cases import labelled_session
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.rollout_metrics import RolloutRow, batch_metrics, data_order, episode_shape, group_signal
+from deltamem.training.metrics import RolloutRow, batch_metrics, data_order, episode_shape, group_signal
 
 torch = lazy("torch")
 TensorDict = names("tensordict", "TensorDict")

@@ -14,8 +14,7 @@ from rich.console import Console
 from rollout_cases import SCORER, a_batch, embed, trajectory_of
 from training_cases import labelled_session
 
-from deltamem.training.metrics import Alarms, GrpoProgress, MetricsFile, Tail, convert, read_metrics
-from deltamem.training.rollout_metrics import PREFIX, batch_metrics
+from deltamem.training.metrics import PREFIX, Alarms, GrpoProgress, MetricsFile, Tail, batch_metrics, convert, read_metrics
 from rewards.diagnostics import RATES as DIAGNOSTIC_RATES
 
 ROOT = Path(__file__).resolve().parents[3]
