@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
-from typing import NamedTuple
 
 import pytest
 from handmade import PROFILE, START, edit, event, slot
@@ -30,7 +29,6 @@ from synth.records import (
     PlannedFact,
     SaidFact,
     StateDelta,
-    SynthSession,
     Track,
     TrackedFact,
 )
@@ -73,33 +71,22 @@ def thread(*texts: str) -> Evolution:
     return Evolution(method=Method.MEANING, memories=tuple(Fact(text=text, keywords=keywords(text)) for text in texts))
 
 
-class Assembled(NamedTuple):
-    sessions: tuple[SynthSession, ...]
-    dropped: int
-
-
 class Life:
-    """The parts of a life, put together."""
+    """The parts of a life, put together; how many facts of the fillings were dropped."""
 
-    def __init__(self, initial, events, fillings, *, groups=(), evolutions=(), reused=0, sizes="paper", **options):
+    def __init__(
+        self, initial, events, fillings, *, groups=(), evolutions=(), reused=0, sizes="paper", seed=1, similarity=None
+    ):
         known = [TrackedFact(text=text, keywords=keywords(text), track=Track.PREFERENCE, subject="") for text in initial]
-        self.profile = edit(PROFILE, {"initial": known})
+        self.profile, self.shape, self.demanding = edit(PROFILE, {"initial": known}), shape(sizes), sizes != "paper"
         self.slots = tuple(slot(happened, reused=reused) for happened in events)
         self.events, self.fillings = tuple(events), list(fillings)
         self.groups, self.evolutions = tuple(groups), tuple(evolutions)
-        self.shape, self.options = shape(sizes), {"seed": 1, **options}
-        self.demanding = sizes != "paper"
-
-    def assembled(self, **options):
-        options = {**self.options, **options}
         certain, plans = dues(self.events, self.groups, self.evolutions), [()] * len(self.events)
-        further, dropped = further_facts(self.profile, certain, self.fillings, plans, options.pop("similarity", None))
+        further, self.dropped = further_facts(self.profile, certain, self.fillings, plans, similarity)
         parts = (self.profile, self.slots, self.events, self.fillings, certain, further, self.shape)
-        return Assembled(assemble(*parts, **options), dropped)
-
-    @property
-    def sessions(self):
-        return self.assembled().sessions
+        self.sessions = assemble(*parts, seed=seed)
+        assert self.sessions == assemble(*parts, seed=seed)
 
     def person(self, silent=()) -> Person:
         """The person, whose dialogues say every fact word for word; the sessions `silent` have none."""
@@ -209,15 +196,13 @@ def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_
 @settings(max_examples=30, deadline=None)
 @given(life=lives())
 def test_facts_are_numbered_and_their_parts_are_all_there(life):
-    assembled = life.assembled()
-    assert assembled == life.assembled()
     threads = {
         place: memory.text
         for group, evolution in zip(life.groups, life.evolutions, strict=True)
         for place, memory in zip(group.events, evolution.memories, strict=True)
     }
     offered = filled_in = 0
-    for session, filled in zip(assembled.sessions, life.fillings, strict=True):
+    for session, filled in zip(life.sessions, life.fillings, strict=True):
         # Demanding shapes show the facts in another order than that of the story, which their ids keep.
         facts = sorted(session.facts, key=lambda fact: int(fact.id[1:])) if life.demanding else session.facts
         assert [fact.id for fact in facts] == [f"f{number}" for number in range(1, len(facts) + 1)]
@@ -229,7 +214,7 @@ def test_facts_are_numbered_and_their_parts_are_all_there(life):
         # In the order of the story.
         assert of[FactOrigin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[FactOrigin.FILLING]]
         assert (session.goal, session.summary) == (("Talk.", "A talk.") if filled else ("", ""))
-    assert assembled.dropped == offered - filled_in
+    assert life.dropped == offered - filled_in
 
 
 PIANO = f"{NAME} plays the piano on Sundays."
@@ -242,7 +227,7 @@ BAKERY = f"{NAME} buys rye bread at the bakery."
 )
 def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text):
     life = Life([PIANO], [happening(0)], [filling(text, GARDEN)])
-    assert life.assembled().dropped == 1
+    assert life.dropped == 1
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN]
 
 
@@ -263,7 +248,7 @@ class Alike:
 @pytest.mark.parametrize(("score", "dropped"), [(SAME_FACT, 1), (SAME_FACT - 0.001, 0)])
 def test_filling_that_means_what_is_known_is_dropped(score, dropped):
     life = Life([PIANO], [happening(0)], [filling(GARDEN, BAKERY)], similarity=Alike((PIANO, BAKERY), score=score))
-    assert life.assembled().dropped == dropped
+    assert life.dropped == dropped
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN, BAKERY][: 2 - dropped]
 
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from offline_people import Recorder
 from offline_people import shape as named_shape
 
 from deltamem.errors import DeltaMemError
 from synth.assembly import labelled_sessions, replay
 from synth.memories import MOST_EXISTING
 from synth.names import InventedNames, RealNames
-from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.records import Person, Persona
 from synth.tasks import (
@@ -44,27 +44,19 @@ BROKEN = RuleViolation("demo.rule", "the answer breaks the rule")
 Told = Callable[[Task[Any], UnitId], bool]
 
 
-class Wrapper(OfflineWriter):
-    """The offline writer, which rejects some units, fails at others, and keeps what it was asked.
+class Wrapper(Recorder):
+    """The offline writer, which rejects some units, fails at others, and keeps what it was asked, has ended and was cancelled.
 
-    Attributes:
-        asked: Tasks and places, in the order of asking.
-        ended: Units, in the order of their ends.
-        cancelled: Units that were cancelled while they were waited for.
+    `change` makes another result of what was written; the length of a pause before each answer is one of `delays`.
     """
 
-    def __init__(
-        self, *, reject=lambda *_: False, fail=lambda *_: False, change=lambda *given: given[-1], delays=None
-    ) -> None:
-        """`change` makes another result of what was written; the length of a pause before each answer is one of `delays`."""
+    def __init__(self, *, reject=lambda *_: False, fail=lambda *_: False, change=lambda *given: given[-1], delays=None):
         super().__init__(1)
         self.reject, self.fail, self.change, self.delays = reject, fail, change, delays
-        self.asked: list[tuple[Task[Any], UnitId]] = []
-        self.ended: list[UnitId] = []
-        self.cancelled: list[UnitId] = []
+        self.begun, self.ended, self.cancelled = [], [], []
 
     async def write(self, task, place):
-        self.asked.append((task, place))
+        self.begun.append((task, place))
         try:
             if self.delays is not None:
                 await asyncio.sleep(self.delays.random() / 500)
@@ -79,7 +71,7 @@ class Wrapper(OfflineWriter):
         return self.change(task, place, await super().write(task, place))
 
     def tasks(self, kind):
-        return [task for task, _ in self.asked if isinstance(task, kind)]
+        return [task for task, _ in self.begun if isinstance(task, kind)]
 
 
 def at(unit: Unit, *indices: int) -> Told:
@@ -136,7 +128,7 @@ async def test_a_rejected_profile_rejects_the_person(unit):
     assert person.profile is None and person.slots == person.events == person.sessions == ()
     assert rejected(person) == [(unit, "")]
     assert (person.rejections[0].rules, person.rejections[0].reasons) == (("demo.rule",), ("the answer breaks the rule",))
-    assert writer.asked[-1][0].unit is unit
+    assert writer.begun[-1][0].unit is unit
     assert list(labelled_sessions(person)) == []
 
 
@@ -221,10 +213,10 @@ async def test_an_error_of_the_writer_ends_the_person(unit, last):
     with pytest.raises(DeltaMemError, match=f"^no answer for p000007/{unit}/{last}$"):
         await write(writer)
     # What was under way has been cancelled, and nothing goes on behind the back.
-    asked = len(writer.asked)
+    asked = len(writer.begun)
     assert len(writer.ended) + len(writer.cancelled) + 1 == asked
     await asyncio.sleep(0.02)
-    assert len(writer.asked) == asked
+    assert len(writer.begun) == asked
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -232,7 +224,7 @@ async def test_the_account_counts_every_unit_and_attempt():
     seen: list[tuple[Unit, UnitResult[Any]]] = []
     writer = Wrapper(reject=at(Unit.DIALOGUE, 1))
     person = await write(writer, observer=lambda unit, written: seen.append((unit, written)))
-    assert len(seen) == len(writer.asked)
+    assert len(seen) == len(writer.begun)
     assert Counter(unit for unit, _ in seen) == {Unit(unit): usage.units for unit, usage in person.usage.items()}
     assert list(person.usage) == [unit for unit in Unit if unit in person.usage]
     dialogue = person.usage["dialogue"]
