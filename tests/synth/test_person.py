@@ -45,7 +45,7 @@ Told = Callable[[Task[Any], UnitId], bool]
 
 
 class Wrapper(Recorder):
-    """The offline writer, which rejects some units, fails at others, and keeps what it was asked, has ended and was cancelled.
+    """The offline writer, which rejects some units, fails at others, and keeps which it has begun, ended and been torn from.
 
     `change` makes another result of what was written; the length of a pause before each answer is one of `delays`.
     """

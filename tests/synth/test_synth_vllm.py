@@ -15,8 +15,7 @@ import pytest
 from llm_cases import llm_settings
 from offline_people import Recorder, shape
 from pydantic import ValidationError
-from synth_runs import files, synth
-from vllm_server import NAME, serve, vllm_python, write_tiny_model
+from vllm_server import serve, vllm_python, write_tiny_model
 
 from deltamem.runs import JsonLinesStore
 from synth.config import PersonaSettings, Range
@@ -76,10 +75,6 @@ def format_problem(stored: dict[str, Any], answer: type[Record]) -> str | None:
 
 def format_rule(verdict: RuleVerdict) -> str | None:
     return next((violation.rule for violation in verdict.violations if violation.rule in FORMAT_RULES), None)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 async def tasks() -> dict[Unit, Task[Any]]:
@@ -149,37 +144,3 @@ async def test_vllm_takes_the_schemas_of_patches(url, tmp_path):
     wanted = {unit: task for unit, task in (await tasks()).items() if can_be_patched(unit, frozenset())}
     for written, stored in (await asked(url, wanted, tmp_path, repairs=1)).values():
         assert len(stored) == sum(len(item.verdicts) for item in written) == 2 * PLACES
-
-
-def test_the_command_rejects_everybody_says_so_and_asks_nothing_again(url, tmp_path):
-    out = tmp_path / "data"
-    arguments = ["writer=llm", f"llm.base_urls=[{url}]", f"llm.model={NAME}", "llm.repairs=1", "llm.max_tokens=1500"]
-    arguments += ["llm.slots=16", "llm.timeout=300", "people=3", f"sessions={SESSIONS}", f"out={out}"]
-    arguments += ["progress_seconds=3600"]  # a busy machine takes longer than the half minute after which a line is due
-    before = requests(url)
-    done = synth(*arguments)
-    # Nonsense is a finding and no failure of the program; nor is it that such a model does not think.
-    assert done.returncode == 0
-    (warning,) = done.stderr.splitlines()
-    assert warning.startswith(f"endpoint {url}: 5 answers in a row without a trace of thinking")
-    told = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in done.stdout.splitlines()[:-1])
-    assert (told["people"], told["sessions"]) == ("3 rejected", "0")
-    assert re.fullmatch(r"6; broken rules: (fixed|format)\.\w+ [1-6].*", told["answers"])
-    assert requests(url) - before == 6
-
-    rejected = lines(out / "rejected.jsonl")
-    assert [(item["person_id"], item["unit"]) for item in rejected] == [(f"p00000{number}", "fixed") for number in range(3)]
-    assert all(item["rules"] and item["reasons"] for item in rejected)
-    assert (out / "sessions.jsonl").read_text("utf-8") == ""
-    manifest = json.loads((out / "dataset.json").read_text("utf-8"))
-    assert {name: count for name, count in manifest["counts"].items() if count} == {"rejected/people": 3}
-    usage = [item["usage"]["fixed"] for item in lines(out / "people.jsonl")]
-    assert all(item["attempts"] == 2 and item["prompt_tokens"] > 4_000 and item["completion_tokens"] for item in usage)
-    card = (out / "README.md").read_text("utf-8")
-    assert "3 units of work took 6 answers; 3 units were rejected." in card
-
-    first = files(out)
-    again = synth(*arguments)
-    assert (again.returncode, again.stderr) == (0, "")
-    assert requests(url) - before == 6
-    assert files(out) == first
