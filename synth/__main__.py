@@ -33,13 +33,13 @@ def merge(
     """Check that all shards are whole, and write the files of the data set."""
     from synth.pipeline import merge as put_together
 
-    merged = put_together(out, partial=partial)
-    counts: dict[str, Any] = merged.manifest["counts"]
+    manifest = put_together(out, partial=partial)
+    counts: dict[str, Any] = manifest["counts"]
     for split in ("train", "heldout"):
         names = ("people", "sessions", "ADD", "UPDATE", "NONE")
         print(f"{split}: " + ", ".join(f"{counts.get(f'{split}/{name}', 0):,} {name}" for name in names))
-    if merged.missing:
-        print(f"{len(merged.missing):,} people are missing")
+    if missing := manifest["making"].get("partial"):
+        print(f"{len(missing['missing_people']):,} people are missing")
     print(f"written to {out}")
 
 

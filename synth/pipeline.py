@@ -315,24 +315,18 @@ _SHOWN = 5
 """Missing people that are named."""
 
 
-class Merged(NamedTuple):
-    """What was written, and who is missing from it."""
-
-    manifest: dict[str, Any]
-    missing: tuple[str, ...]
-
-
 class _FilePart(NamedTuple):
     folder: Path
     run: WorkFolder
     shard: Shard
 
 
-def merge(out: Path, *, partial: bool = False) -> Merged:
+def merge(out: Path, *, partial: bool = False) -> dict[str, Any]:
     """Write the data set of all shards in ``OUT/shards``, or of the one run in ``OUT/work``; `partial`: of what is there.
 
-    The result is byte for byte that of an unsharded run. Raises `DeltaMemError` if shards or people are missing and that was
-    not allowed, shards are of different runs or still in work, or a person is there twice.
+    The result is byte for byte that of an unsharded run. Returns the manifest, whose making says who is missing. Raises
+    `DeltaMemError` if shards or people are missing and that was not allowed, shards are of different runs or still in work,
+    or a person is there twice.
     """
     parts = _parts(out)
     _check_alike(parts)
@@ -362,8 +356,7 @@ def merge(out: Path, *, partial: bool = False) -> Merged:
         people = (person for person_id in there for person in read_people(stores[person_id], [person_id]))
         from synth.output.dataset import write_dataset  # half a second of imports that a refused merge does not need
 
-        manifest = write_dataset(out, people, making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"])
-    return Merged(manifest, tuple(missing))
+        return write_dataset(out, people, making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"])
 
 
 def _parts(out: Path) -> list[_FilePart]:

@@ -86,11 +86,6 @@ class EndpointPool:
         return sum(not given.done() for *_, given in self._queue)
 
     @property
-    def completion_tokens(self) -> int:
-        """Tokens written so far."""
-        return sum(endpoint.llm.usage.completion_tokens for endpoint in self._endpoints)
-
-    @property
     def retries(self) -> int:
         """Repeated requests, at the same endpoint and at another."""
         return self._repeats + sum(endpoint.llm.usage.retries for endpoint in self._endpoints)

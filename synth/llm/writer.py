@@ -225,19 +225,15 @@ class LLMWriter:
         async def asked(review: Task[AnswerT]) -> UnitResult[AnswerT]:
             return await self.write(review, UnitId(place.person, place.step, f"{place.name}/{review.unit}/{attempt}"))
 
-        extraction = contradictions = None
         done: list[tuple[Unit, UnitResult[Any]]] = []
         if self._settings.extraction:
-            listed = await asked(extraction_task(task, dialogue))
-            extraction = listed.answer
-            done.append((Unit.EXTRACTION, listed))
+            done.append((Unit.EXTRACTION, await asked(extraction_task(task, dialogue))))
         if self._settings.contradictions:
-            found = await asked(contradictions_task(task, dialogue))
-            contradictions = found.answer
-            done.append((Unit.CONTRADICTIONS, found))
-        if extraction is None and contradictions is None:
+            done.append((Unit.CONTRADICTIONS, await asked(contradictions_task(task, dialogue))))
+        answers = {unit: result.answer for unit, result in done if result.answer is not None}
+        if not answers:
             return verdict, done
-        reviewed = Reviewed(dialogue, extraction, contradictions)
+        reviewed = Reviewed(dialogue, answers.get(Unit.EXTRACTION), answers.get(Unit.CONTRADICTIONS))
         judged = await asyncio.to_thread(judge_reviewed, task, reviewed, self._similarity)
         return RuleVerdict((*verdict.checked, *judged.checked), judged.violations), done
 

@@ -50,7 +50,7 @@ def remove(out, *shards):
 
 
 def test_shards_put_together_are_the_unsharded_run_byte_for_byte(tmp_path, out):
-    assert merge(out).missing == ()
+    assert "partial" not in merge(out)["making"]
     assert generate(settings(tmp_path / "whole")) == 0
     assert files(out) == files(tmp_path / "whole")
 

@@ -109,7 +109,6 @@ async def asked(
 
     units = dict(zip(wanted, await asyncio.gather(*map(ask, wanted)), strict=True))
     assert pool.structured == {url: "json_schema"}, "a schema was refused"
-    assert pool.completion_tokens == sum(item.completion_tokens for written in units.values() for item in written)
     await pool.close()
     # None was answered twice. That one was sent twice may be: a busy server closes an idle connection just when it is used.
     assert requests(url) - before == sum(len(item.verdicts) for written in units.values() for item in written)
