@@ -182,7 +182,11 @@ async def _events(
     were planned in the end, and their events; None if the person is rejected.
     """
     left, done = [slot for slot in slots if not slot.idle], [slot for slot in slots if slot.idle]
-    bare = [_nothing_happens(slot) for slot in done]
+    # What stands for an event where a session is only chat.
+    nothing: dict[str, Any] = {"valence": "neutral", "agency": "user_initiated", "serves_life_goal": False}
+    nothing |= dict.fromkeys(("title", "narrative", "result", "emotion"), "")
+    nothing |= dict.fromkeys(("participants", "grounding", "follow_ups", "changes"), ())
+    bare = [LifeEvent(index=slot.index, date=slot.not_before, domain=slot.domain, **nothing) for slot in done]
     events: list[LifeEvent] = []
     size = author.shape.events_per_call
     for place in itertools.count():
@@ -250,14 +254,6 @@ def _sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, .
         if not judge_answer(part, Events(events=events[:count])).violations:
             return events[:count]
     return ()
-
-
-def _nothing_happens(slot: EventSlot) -> LifeEvent:
-    """What stands for an event where a session is only chat."""
-    happens: dict[str, Any] = {"valence": "neutral", "agency": "user_initiated", "serves_life_goal": False}
-    happens |= dict.fromkeys(("title", "narrative", "result", "emotion"), "")
-    happens |= dict.fromkeys(("participants", "grounding", "follow_ups", "changes"), ())
-    return LifeEvent(index=slot.index, date=slot.not_before, domain=slot.domain, **happens)
 
 
 # --- dialogues -------------------------------------------------------------------------------------------------------------

@@ -378,7 +378,10 @@ class Phrasing:
             statement.asked = speaker.say("claim", x=fact.misspoken, matter=matter)
             said[0] = speaker.say("correct", clause=said[0])
             return
-        slot = self._misspoken_slot(fact, new)
+        # The slot that the wrong value belongs to.
+        slots = [slot for slot in (*new.topic.changeable, *new.values) if slot in new.values and slot != "kin"]
+        fitting = (slot for slot in slots if re.fullmatch(values().pattern(slot), fact.misspoken))
+        slot = next((slot for slot in fitting if occurs(new.values[slot], fact.text)), None)
         if slot is not None and not speaker.short:
             for place, sentence in enumerate(said):
                 if occurs(new.values[slot], sentence) and (
@@ -392,14 +395,6 @@ class Phrasing:
             return
         right = fact.keywords[0] if slot is None else new.values[slot]
         said.insert(0, speaker.say("mishap", x=fact.misspoken, y=right) if not speaker.short else fact.misspoken)
-
-    def _misspoken_slot(self, fact: SessionFact, new: KnownValues) -> str | None:
-        """The slot that the wrong value of a corrected fact belongs to."""
-        slots = [slot for slot in (*new.topic.changeable, *new.values) if slot in new.values and slot != "kin"]
-        for slot in slots:
-            if re.fullmatch(values().pattern(slot), fact.misspoken) and occurs(new.values[slot], fact.text):
-                return slot
-        return None
 
 
 def _changed(old: KnownValues, new: KnownValues) -> tuple[list[str], list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -59,9 +59,10 @@ class Scene(StrictModel):
     ]
 
     @cached_property
-    def texts(self) -> tuple[str, ...]:
-        """All its sentences, with their alternatives."""
-        return tuple(text for step in self.steps for way in step for text in (*way.user, *way.assistant))
+    def slots(self) -> tuple[str, ...]:
+        """The slots of all its sentences, in the order in which they are drawn."""
+        texts = (text for step in self.steps for way in step for text in (*way.user, *way.assistant))
+        return tuple(sorted(scene_file().needed(texts)))
 
     @cached_property
     def _cases(self) -> tuple[dict[str, Lines], ...]:
@@ -77,7 +78,7 @@ class Scene(StrictModel):
         stranger = rng.choice(file.strangers)
         found |= {"he": stranger.he, "him": stranger.him, "his": stranger.his}
         called = {"stranger": stranger.stranger, "neighbour": stranger.neighbour}
-        for slot in file.slots(self):
+        for slot in self.slots:
             if slot in called:
                 found[slot] = file.grammar.write(rng, lines(called[slot]).draw(rng), found)
             elif slot not in found:
@@ -124,23 +125,14 @@ class Scenes(StrictModel):
         marked = text[-1] if text[-1] in "?!" else ""
         return f"{self.grammar.say(rng, rule, found)} {inner(text.removesuffix(marked), names)}{marked or '.'}"
 
-    def slots(self, scene: Scene) -> tuple[str, ...]:
-        """The slots of a scene, those of its rules too, in the order in which they are drawn."""
-        if scene.name not in self._slots:
-            self._slots[scene.name] = tuple(sorted(self._needed(scene.texts)))
-        return self._slots[scene.name]
-
-    @cached_property
-    def _slots(self) -> dict[str, tuple[str, ...]]:
-        return {}
-
-    def _needed(self, texts: Iterable[str]) -> set[str]:
+    def needed(self, texts: Iterable[str]) -> set[str]:
+        """The slots of texts, those of their rules too."""
         found = set[str]()
         for part in (part for text in texts for part in walk(parse(text))):
             if part.kind == "slot":
                 found.add(part.text)
             elif part.kind == "rule":
-                found |= self._needed(self.rules[part.text])
+                found |= self.needed(self.rules[part.text])
         return found
 
 
@@ -192,25 +184,20 @@ class Distractors(StrictModel):
             or self._kind_of[next((name for name, form in _LOOKS.items() if form.fullmatch(word)), _PHRASE)]
         )
 
-    def ways(self, kind: AsideKind, *words: str) -> tuple[SceneExchange, ...]:
-        """The ways to say an aside with words of these kinds; none if there are none."""
-        if (kind, words) not in self._found:
-            table: Mapping[str, tuple[SceneExchange, ...]] = getattr(self, kind.value)
-            found = [entry for name, entries in table.items() if _fits(name, words) for entry in entries]
-            self._found[kind, words] = tuple(found)
-        return self._found[kind, words]
-
-    @cached_property
-    def _found(self) -> dict[tuple[AsideKind, tuple[str, ...]], tuple[SceneExchange, ...]]:
-        return {}
-
-
-def _fits(name: str, words: Sequence[str]) -> bool:
-    parts = [part.split() for part in name.split("+")] if name != _NONE else []
-    return len(parts) == len(words) and all(word in part for word, part in zip(words, parts, strict=True))
-
 
 distractors = packaged(Path(__file__).with_name("distractors.yaml"), Distractors)
+
+
+@cache
+def _ways(kind: AsideKind, *words: str) -> tuple[SceneExchange, ...]:
+    """The ways to say an aside with words of these kinds; none if there are none."""
+
+    def fits(name: str) -> bool:
+        parts = [part.split() for part in name.split("+")] if name != _NONE else []
+        return len(parts) == len(words) and all(word in part for word, part in zip(words, parts, strict=True))
+
+    table: Mapping[str, tuple[SceneExchange, ...]] = getattr(distractors(), kind.value)
+    return tuple(entry for name, entries in table.items() if fits(name) for entry in entries)
 
 
 _LOOKS = {
@@ -248,14 +235,14 @@ def say_distractor(
         cue = words[0] if words else "still"
         return _aside(rng, file.cue.get(cue) or file.cue[_ANY], (cue,), given, asking)
     if not words:
-        return _aside(rng, file.ways(kind), (), given, asking)
+        return _aside(rng, _ways(kind), (), given, asking)
     kinds = [file.kind_of(slot, word) for word, slot in zip(words, slots, strict=True)]
     if len(words) == 1:
-        own, general = file.ways(kind, kinds[0]), file.ways(kind, _ANY)
+        own, general = _ways(kind, kinds[0]), _ways(kind, _ANY)
         ways = general if not own or (general and rng.random() < _GENERAL) else own
         return _aside(rng, ways, words, given, asking)
-    pairs = [((0, 1), file.ways(kind, *kinds)), ((1, 0), file.ways(kind, *reversed(kinds)))]
-    pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), file.ways(kind, _ANY, _ANY))]
+    pairs = [((0, 1), _ways(kind, *kinds)), ((1, 0), _ways(kind, *reversed(kinds)))]
+    pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), _ways(kind, _ANY, _ANY))]
     order, ways = rng.choice(pairs)
     return _aside(rng, ways, [words[place] for place in order], given, asking)
 

@@ -101,7 +101,7 @@ class SessionWriter:
 
     def write(self) -> Dialogue:
         """Put the segments in order, then tell turn after turn."""
-        groups = _in_order(_groups(self._task.facts), self._task.fixed.name)
+        groups = _groups(self._task.facts, self._task.fixed.name)
         if len(groups) > 1 and self._rng.random() < _EVENT_SECOND and not self._speaker.short:
             groups[:2] = groups[1::-1]
         statements = [self._phrasing.statement(group) for group in groups]
@@ -239,7 +239,9 @@ class SessionWriter:
 
     def _has(self, text: str, words: Iterable[str]) -> bool:
         said, name = folded(text), self._task.fixed.name
-        return any(_may_use(said, word) and uses(text, word, name) for word in words)
+        # That the beginnings of a keyword's longer words are there is much faster to see than what `uses` looks for.
+        likely = (word for word in words if all(map(said.__contains__, _beginnings(word))))
+        return any(uses(text, word, name) for word in likely)
 
     def _aside(self, aside: Aside) -> PlannedTurn:
         given, slots = self._speaker.around({}), slots_of(self._task.fixed.name, aside)
@@ -260,7 +262,9 @@ class SessionWriter:
             if facts and facts[0] not in order[:2]:
                 continue
             turns = self._framed(self._joined([turn for segment in order for turn in segment]))
-            if len(turns) in self._limits.turns and (not facts or _longest_gap(turns) <= self._limits.largest_gap):
+            marks = "".join("x" if turn.statements or turn.aside else " " for turn in turns)
+            gap = max(map(len, marks.split("x"))) if facts else 0
+            if len(turns) in self._limits.turns and gap <= self._limits.largest_gap:
                 return turns
         return self._framed([turn for segment in (*facts, *others) for turn in segment][: self._limits.turns.max - 2])
 
@@ -404,7 +408,11 @@ class SessionWriter:
         elif leads and number and rng.random() < 0.5:
             said[0] = f"{self._unsaid('second')} {clause}"
         elif leads and place and not number and rng.random() < voice.openers:
-            said[0] = f"{self._opener(statement)} {clause}"
+            if statement.topic and rng.random() < 0.2:
+                opener = speaker.say("opener_matter", matter=in_first_person(matter_of(speaker, statement.topic)))
+            else:
+                opener = self._unsaid("opener")
+            said[0] = f"{opener} {clause}"
         if not statement.asked and rng.random() < voice.tails:
             said.append(speaker.say("tail"))
         return said
@@ -438,12 +446,6 @@ class SessionWriter:
             meant = not self._meant and rng.random() < _WHEN
             user = self._meant_to_say(clause, place) if meant else f"{self._unsaid('opener_chat')} {clause}"
         return [user, speaker.say("tail") if plain and rng.random() < voice.tails / 2 else ""]
-
-    def _opener(self, statement: Statement) -> str:
-        if statement.topic and self._rng.random() < 0.2:
-            matter = matter_of(self._speaker, statement.topic)
-            return self._speaker.say("opener_matter", matter=in_first_person(matter))
-        return self._unsaid("opener")
 
     # --- the assistant -------------------------------------------------------------------------------------------------
 
@@ -515,25 +517,17 @@ class SessionWriter:
         return self._rng.choice(said) if said else ""
 
 
-def _longest_gap(turns: Sequence[PlannedTurn]) -> int:
-    return max(map(len, "".join("x" if turn.statements or turn.aside else " " for turn in turns).split("x")))
-
-
-def _groups(facts: Iterable[SessionFact]) -> list[list[SessionFact]]:
-    found: list[list[SessionFact]] = []
+def _groups(facts: Iterable[SessionFact], name: str) -> list[list[SessionFact]]:
+    """Facts that are said together: what happened, then what is of one area next to each other, as the story has it."""
+    groups: list[list[SessionFact]] = []
     by_number: dict[int, list[SessionFact]] = {}
     for fact in facts:
         if fact.statement and fact.statement in by_number:
             by_number[fact.statement].append(fact)
             continue
-        found.append([fact])
+        groups.append([fact])
         if fact.statement:
-            by_number[fact.statement] = found[-1]
-    return found
-
-
-def _in_order(groups: Sequence[list[SessionFact]], name: str) -> list[list[SessionFact]]:
-    """What happened first, then what is of one area next to each other, areas in the order of the story."""
+            by_number[fact.statement] = groups[-1]
     events = [group for group in groups if group[0].origin is FactOrigin.EVENT]
     by_area: dict[str, list[list[SessionFact]]] = {}
     for group in groups:
@@ -543,13 +537,9 @@ def _in_order(groups: Sequence[list[SessionFact]], name: str) -> list[list[Sessi
     return [*events, *(group for alike in by_area.values() for group in alike)]
 
 
-def _may_use(text: str, keyword: str) -> bool:
-    """Whether a folded text has the beginnings of a keyword's longer words, numbers aside; much faster than `uses`."""
-    return all(map(text.__contains__, _beginnings(keyword)))
-
-
 @lru_cache(maxsize=8_192)
 def _beginnings(keyword: str) -> tuple[str, ...]:
+    """The beginnings of a keyword's longer words, numbers aside."""
     return tuple(word[:3] for word in folded(keyword).split() if len(word) > 3)
 
 

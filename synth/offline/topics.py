@@ -271,49 +271,47 @@ def ends_of(name: str) -> tuple[End, ...]:
 # --- reading back ----------------------------------------------------------------------------------------------------------
 
 
-class _Reader:
-    """Reads the memory sentences of one topic, whatever has become of them."""
+@cache
+def _forms(topic: str) -> tuple[tuple[int | None, re.Pattern[str]], ...]:
+    """Regular expressions for the memory sentences of a topic: while it holds, and at each of its ends."""
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-
-    @cached_property
-    def _forms(self) -> tuple[tuple[int | None, re.Pattern[str]], ...]:
-        """Regular expressions for the sentence while it holds, and at each of its ends."""
-        return tuple((end, self._form(end)) for end in (None, *range(len(ends_of(self.topic.name)))))
-
-    def _form(self, end: int | None) -> re.Pattern[str]:
-        topic, seen = self.topic, set[str]()
-        body = reading(f"{'{kin} {who} ' if topic.other else ''}{_body(topic, end)}", values().pattern, seen)
+    def form(end: int | None) -> re.Pattern[str]:
+        seen = set[str]()
+        body = reading(f"{'{kin} {who} ' if of.other else ''}{_body(of, end)}", values().pattern, seen)
         details = "".join(
             f"(?:, (?:(?P<has{place}_>{reading(detail.memory, values().pattern, seen)})"
             f"|(?P<lost{place}_>{re.escape(plain(detail.lost))})))?"
-            for place, detail in enumerate(details_of(topic.name))
+            for place, detail in enumerate(details_of(topic))
         )
         dates = f"(?: as of (?P<since_>{DATE}))?(?: until (?P<until_>{DATE}))?"
         return re.compile(rf"{body}{dates}{details}(?:, as (?P<heard_>{_NAME}) says)?\.")
 
-    def read(self, text: str) -> KnownValues | None:
-        for end, form in self._forms:
-            if (found := form.fullmatch(text)) is not None:
-                groups = {name: value for name, value in found.groupdict().items() if value is not None}
-                places = range(LAST + 1)
-                states = tuple("has" if f"has{at}_" in groups else "lost" if f"lost{at}_" in groups else "" for at in places)
-                held = {name: value for name, value in groups.items() if not name.endswith("_")}
-                dates = (groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", ""))
-                return KnownValues(self.topic, held, states, end, *dates)
-        return None
+    of = topic_named(topic)
+    return tuple((end, form(end)) for end in (None, *range(len(ends_of(topic)))))
+
+
+def _read_as(topic: Topic, text: str) -> KnownValues | None:
+    """What a memory sentence says as one of a topic, whatever has become of it."""
+    for end, form in _forms(topic.name):
+        if (found := form.fullmatch(text)) is not None:
+            groups = {name: value for name, value in found.groupdict().items() if value is not None}
+            places = range(LAST + 1)
+            states = tuple("has" if f"has{at}_" in groups else "lost" if f"lost{at}_" in groups else "" for at in places)
+            held = {name: value for name, value in groups.items() if not name.endswith("_")}
+            dates = (groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", ""))
+            return KnownValues(topic, held, states, end, *dates)
+    return None
 
 
 @cache
-def _readers() -> dict[tuple[bool, str], tuple[_Reader, ...]]:
-    found: dict[tuple[bool, str], list[_Reader]] = {}
+def _by_verb() -> dict[tuple[bool, str], list[Topic]]:
+    """The topics whose memory sentences may begin with a verb, those about others apart."""
+    found: dict[tuple[bool, str], list[Topic]] = {}
     for topic in (*topics(), *topics(short=True)):
-        reader = _Reader(topic)
         bodies = (_body(topic, end) for end in (None, *range(len(ends_of(topic.name)))))
         for verb in dict.fromkeys(body.removeprefix("no longer ").split(" ", 1)[0] for body in bodies):
-            found.setdefault((topic.other, verb), []).append(reader)
-    return {key: tuple(readers) for key, readers in found.items()}
+            found.setdefault((topic.other, verb), []).append(topic)
+    return found
 
 
 _OTHER = re.compile(rf"(?:{_GIVEN['kin']}) (?:{_NAME}) (?:no longer )?([a-z]+)")
@@ -322,14 +320,12 @@ _OTHER = re.compile(rf"(?:{_GIVEN['kin']}) (?:{_NAME}) (?:no longer )?([a-z]+)")
 @cache
 def _read(rest: str, other: bool) -> KnownValues | None:
     if other:
-        found = _OTHER.match(rest)
-        verb = found[1] if found else ""
+        begun = _OTHER.match(rest)
+        verb = begun[1] if begun else ""
     else:
         verb = rest.removeprefix("no longer ").split(" ", 1)[0]
-    for reader in _readers().get((other, verb), ()):
-        if (known := reader.read(rest)) is not None:
-            return known
-    return None
+    found = (_read_as(topic, rest) for topic in _by_verb().get((other, verb), ()))
+    return next((known for known in found if known is not None), None)
 
 
 def read(name: str, text: str) -> KnownValues | None:

@@ -15,7 +15,7 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
 from rewards.fidelity import folded
-from synth.records import Dialogue, Person, SynthSession, UnitUsage
+from synth.records import Person, SynthSession, UnitUsage
 from synth.tasks import RuleVerdict, Unit
 from synth.validators import RULES
 
@@ -183,12 +183,10 @@ class Statistics:
             self._cells["sessions"].update(labelled.difficulty.cells())
             for operation in labelled.difficulty.operations:
                 self._cells["operations"].update(operation.cells())
-        if session.dialogue is not None:
-            self._add_keywords(session, session.dialogue)
-
-    def _add_keywords(self, session: SynthSession, dialogue: Dialogue) -> None:
-        said = [folded(exchange.user) for exchange in dialogue.turns]
-        turns = {entry.fact_id: entry.turn for entry in dialogue.plan}
+        if session.dialogue is None:
+            return
+        said = [folded(exchange.user) for exchange in session.dialogue.turns]
+        turns = {entry.fact_id: entry.turn for entry in session.dialogue.plan}
         for fact in session.facts:
             turn = turns.get(fact.id, 0)
             if turn:

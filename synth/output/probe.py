@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +138,13 @@ def _texts(sessions: Sequence[LabelledSession]) -> Findings:
     threes = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
     quoted = [_quotes(labelled) for labelled in sessions]
     quotes = [is_keyword for of_session, _ in quoted for is_keyword in of_session]
-    old = [found for labelled in sessions for found in _in_old_text(labelled)]
+    updates = (
+        (operation.keywords, folded(labelled.prior_state[operation.target_memory_id].text))
+        for labelled in sessions
+        for operation in labelled.operations
+        if operation.event is Event.UPDATE and operation.keywords and operation.target_memory_id is not None
+    )
+    old = [[folded(keyword) in before for keyword in keywords] for keywords, before in updates]
     return {
         "tokens": len(tokens),
         "distinct_3": len(set(threes)) / len(threes) if threes else None,
@@ -169,13 +175,6 @@ def _shared(said: Sequence[tuple[str, str]]) -> float | None:
     for who, text in said:
         people[text].add(who)
     return _share(len(people[text]) > 1 for _, text in said)
-
-
-def _in_old_text(labelled: LabelledSession) -> Iterator[list[bool]]:
-    for operation in labelled.operations:
-        if operation.event is Event.UPDATE and operation.keywords and operation.target_memory_id is not None:
-            old = folded(labelled.prior_state[operation.target_memory_id].text)
-            yield [folded(keyword) in old for keyword in operation.keywords]
 
 
 def _quotes(labelled: LabelledSession) -> tuple[list[bool], list[bool]]:

@@ -155,8 +155,9 @@ def test_scenes_and_asides_fill_their_slots():
     for scene in scenes.scenes():
         own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
         assert all(case.keys() == scene.cases[0].keys() for case in scene.cases)
-        slots = set(scenes.scene_file().slots(scene))
-        assert {slot for slot in slots if not {slot, templates.slot_source(slot)} & (listed | own)} == set(), scene.name
+        assert {slot for slot in scene.slots if not {slot, templates.slot_source(slot)} & (listed | own)} == set(), (
+            scene.name
+        )
     file = scenes.distractors()
     for kind in AsideKind:
         for name, entries in getattr(file, kind.value).items():
