@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import repeat
 
 from deltamem.memory import Event, Memory, Operation, apply, check
@@ -214,25 +213,13 @@ def prior_older(case: _Labelled) -> Iterator[str]:
         yield "a prior memory is not older than the session"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPair:
-    """Two sessions of one person, the later one being the next that was not rejected."""
-
-    before: LabelledSession
-    after: LabelledSession
-
-    @property
-    def adjacent(self) -> bool:
-        """Whether no session is missing between them."""
-        return self.after.session_index == self.before.session_index + 1
-
-
-_Chain = Case[None, SessionPair]
+_Chain = Case[None, tuple[LabelledSession, LabelledSession]]
+"""Two sessions of one person, the later one being the next that was not rejected."""
 
 
 @CHAIN.rule("All sessions of a person are of the same person, name and split.")
 def chain_same_person(case: _Chain) -> Iterator[str]:
-    before, after = case.answer.before, case.answer.after
+    before, after = case.answer
     for what, earlier, later in (
         ("id", before.session.person_id, after.session.person_id),
         ("name", before.session.person_name, after.session.person_name),
@@ -244,25 +231,28 @@ def chain_same_person(case: _Chain) -> Iterator[str]:
 
 @CHAIN.rule("Sessions of a person come in the order of their indices.")
 def chain_in_order(case: _Chain) -> Iterator[str]:
-    if case.answer.after.session_index <= case.answer.before.session_index:
-        yield f"it follows session {case.answer.before.session_index}"
+    before, after = case.answer
+    if after.session_index <= before.session_index:
+        yield f"it follows session {before.session_index}"
 
 
 @CHAIN.rule("Each session of a person is later than the one before.")
 def chain_later(case: _Chain) -> Iterator[str]:
-    if case.answer.after.session.time <= case.answer.before.session.time:
+    before, after = case.answer
+    if after.session.time <= before.session.time:
         yield "not later than the session before"
 
 
 @CHAIN.rule("A session begins in the state that the one before left.")
 def chain_continues(case: _Chain) -> Iterator[str]:
-    if case.answer.adjacent and case.answer.before.next_state != case.answer.after.prior_state:
+    before, after = case.answer
+    if after.session_index == before.session_index + 1 and before.next_state != after.prior_state:
         yield "the prior state is not the next state of the session before"
 
 
 @CHAIN.rule("Where sessions were rejected in between, the state has only grown or changed in between.")
 def chain_plausible(case: _Chain) -> Iterator[str]:
-    before, after = case.answer.before, case.answer.after
+    before, after = case.answer
     if after.session_index <= before.session_index + 1:
         return
     for memory_id, memory in before.next_state.items():
@@ -294,7 +284,7 @@ def judge_chain(sessions: Iterable[LabelledSession]) -> RuleVerdict:
     for labelled in sessions:
         verdicts = [judge_session(labelled)]
         if before is not None:
-            verdicts.append(judge(CHAIN.rules, Case(None, SessionPair(before, labelled))))
+            verdicts.append(judge(CHAIN.rules, Case(None, (before, labelled))))
         for verdict in verdicts:
             checked |= dict.fromkeys(verdict.checked)
             violations += [
