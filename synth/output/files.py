@@ -188,14 +188,14 @@ class Statistics:
         said = [folded(exchange.user) for exchange in session.dialogue.turns]
         turns = {entry.fact_id: entry.turn for entry in session.dialogue.plan}
         for fact in session.facts:
-            turn = turns.get(fact.id, 0)
-            if turn:
-                self._said_at[4 * (2 * turn - 1) // (2 * len(said))] += 1
+            planned = turns.get(fact.id, 0)
+            if planned:
+                self._said_at[4 * (2 * planned - 1) // (2 * len(said))] += 1
             counts = self._keywords[fact.event]
             for keyword in map(folded, fact.keywords):
                 counts["keywords"] += 1
                 counts["said"] += any(keyword in text for text in said)
-                counts["said_in_turn"] += bool(turn) and keyword in said[turn - 1]
+                counts["said_in_turn"] += bool(planned) and keyword in said[planned - 1]
 
     @property
     def counts(self) -> dict[str, int]:

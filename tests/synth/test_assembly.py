@@ -193,30 +193,6 @@ def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_
     assert len({normalised(memory.text) for memory in after.memories}) == len(after)
 
 
-@settings(max_examples=30, deadline=None)
-@given(life=lives())
-def test_facts_are_numbered_and_their_parts_are_all_there(life):
-    threads = {
-        place: memory.text
-        for group, evolution in zip(life.groups, life.evolutions, strict=True)
-        for place, memory in zip(group.events, evolution.memories, strict=True)
-    }
-    offered = filled_in = 0
-    for session, filled in zip(life.sessions, life.fillings, strict=True):
-        # Demanding shapes show the facts in another order than that of the story, which their ids keep.
-        facts = sorted(session.facts, key=lambda fact: int(fact.id[1:])) if life.demanding else session.facts
-        assert [fact.id for fact in facts] == [f"f{number}" for number in range(1, len(facts) + 1)]
-        of = {origin: [fact.text for fact in facts if fact.origin is origin] for origin in FactOrigin}
-        assert Counter(of[FactOrigin.DELTA]) == Counter(change.text for change in life.events[session.index].changes)
-        assert of[FactOrigin.EVOLUTION] == [text for place, text in threads.items() if place == session.index]
-        texts = [fact.text for fact in filled.facts] if filled else []
-        offered, filled_in = offered + len(texts), filled_in + len(of[FactOrigin.FILLING])
-        # In the order of the story.
-        assert of[FactOrigin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[FactOrigin.FILLING]]
-        assert (session.goal, session.summary) == (("Talk.", "A talk.") if filled else ("", ""))
-    assert life.dropped == offered - filled_in
-
-
 PIANO = f"{NAME} plays the piano on Sundays."
 GARDEN = f"{NAME} grows tomatoes in the garden."
 BAKERY = f"{NAME} buys rye bread at the bakery."

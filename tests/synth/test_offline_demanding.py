@@ -127,25 +127,6 @@ def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word
     assert changed > 10 and ended
 
 
-def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
-    joined = alone = 0
-    for task, dialogue in written()[1]:
-        asides = {aside.id: aside for aside in task.asides if aside.words and aside.kind != "assistant_claim"}
-        facts = {fact.id: fact for fact in task.facts}
-        for planned in dialogue.asides:
-            if planned.aside_id not in asides:
-                continue
-            told = [facts[each.fact_id] for each in dialogue.plan if each.turn == planned.turn]
-            # What is confirmed was said by the assistant.
-            told = [fact for fact in told if fact.difficulty and fact.difficulty.provenance != "assistant_confirmed"]
-            joined, alone = joined + bool(told), alone + (not told)
-            user = dialogue.turns[planned.turn - 1].user.casefold()
-            found = [user.find(word.casefold()) for fact in told for word in fact.spoken]
-            ends = user.rfind(asides[planned.aside_id].words[0].casefold())
-            assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
-    assert joined > 5 < alone
-
-
 def test_quotes_give_no_operation_away() -> None:
     quotes = Counter[bool]()
     for task, dialogue in written()[1]:

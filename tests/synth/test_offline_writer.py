@@ -3,7 +3,6 @@
 import asyncio
 import random
 import re
-from itertools import product
 
 import pytest
 from handmade import edit, span
@@ -13,33 +12,21 @@ from offline_people import Recorder, people, shape
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
-from synth.config import FactLimits, Shape
+from synth.config import Shape
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter, answer
 from synth.offline.paper import read_view
-from synth.offline.templates import FactKind, event_texts, facts, fill, slot_source, words
+from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, read
 from synth.person import write_person
 from synth.planning import UPDATES
 from synth.records import FactChange, FactOrigin, PastEvent, Person, Persona, PlannedChange, Track
-from synth.tasks import LinksTask, Unit
+from synth.tasks import Unit
 from synth.validators import judge_life
 from synth.validators.session import judge_chain
 
 WORD = re.compile(r"[A-Za-z]+")
-by_kind = pytest.mark.parametrize("kind", facts().kinds, ids=lambda kind: kind.name)
-SEEDS = range(1)
-NAME = "Mara Lind Bell"
-LIMITS = FactLimits(words=span(5, 32), keywords=span(3, 3), keyword_words=span(1, 4))
-# What callers give, as long as it gets.
-GIVEN = {
-    "job": "wind turbine technician", "firm": "Copperfield Medical Centre", "industry": "public service",
-    "who": "Anna-Lena O'Hara", "role": "online friend", "date": "24 September 1990", "city": "Dunedin, New Zealand",
-    "degree": "high school diploma", "major": "general studies", "goal": "philosophical inquiry",
-    "trait": "open to new ideas", "trait2": "attentive to detail", "place": "Brelo Hall",
-}  # fmt: skip
 SPLITS = st.sampled_from(["train", "heldout"])
 
 
@@ -131,42 +118,6 @@ def test_heldout_and_training_people_share_no_invented_name_in_any_text():
         assert not names[one] & said[other]
 
 
-def assert_reads_well(text: str) -> None:
-    assert text[0].isupper() and text[-1] in ".!?" and text == text.strip(), text
-    assert not re.search(r"[{}]|  |\bi\b", text), text
-    assert not re.search(r"\b[Aa] (?!uni|eu|one|use)[aeiou]|\b[Aa]n (?!hour)[^aeiouAEIOU]", text), text
-
-
-def drawn(kind: FactKind, change: FactChange | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Values of a fact at first, and after a change."""
-    rng = random.Random(seed)
-    given = {slot: GIVEN[slot] for slot in kind.slots if slot in GIVEN}
-    things = rng.choice(words().things).things
-    before = kind.draw(rng, "train", None, given, things)
-    return before, kind.draw(rng, "train", change, before, things)
-
-
-@by_kind
-def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: FactKind):
-    for change, seed in product((None, *kind.changes), SEEDS):
-        before, values = drawn(kind, change, seed)
-        form, fact = kind.form(change), kind.fact(NAME, change, values, LIMITS)
-        assert facts().read(NAME, fact.text) == (kind, change, {slot: values[slot] for slot in form.slots})
-        assert facts().read("Mara", fact.text) is None
-        assert len(fact.text.split()) in LIMITS.words
-        assert all(keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words for keyword in fact.keywords)
-        said = [fill(template, values) for template in form.said]
-        for text in (fact.text, *said):
-            assert_reads_well(text)
-        assert all(keyword.casefold() in text.casefold() for keyword in fact.keywords for text in said)
-        stems = content_stems(kind.fact(NAME, None, before, LIMITS).text) - content_stems(NAME)
-        telling = stems - content_stems(fact.text)
-        for template in kind.before:  # what held before a change is told apart from what holds now
-            heard = content_stems(fill(template, before)) & stems
-            assert len(heard) >= 0.5 * len(stems)
-            assert not telling or heard & telling
-
-
 def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
     writer, someone = recorded
     assert someone.evolutions
@@ -179,22 +130,3 @@ def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
     long = task.model_copy(update={"events": tuple(PastEvent.of(event) for event in someone.events[:8])})
     for memory in answer(long, random.Random(1)).memories:
         assert len(memory.text.split()) in long.limits.words
-
-
-@given(count=st.integers(2, 40), data=st.data())
-@settings(max_examples=40, deadline=None)
-def test_groups_fit_whenever_there_are_enough_events(count, data):
-    smallest = data.draw(st.integers(1, min(5, count)))
-    largest = data.draw(st.integers(smallest, 8))
-    fewest = data.draw(st.integers(0, min(10, count // smallest)))
-    most = data.draw(st.integers(fewest, 10))
-    occasions = [occasion for texts in event_texts().domains.values() for occasion in texts.occasions]
-    rng = random.Random(data.draw(st.integers(0, 99)))
-    told = [f"On 4 May 2026, Mara went to the {rng.choice(occasions)} at Brelo Hall." for _ in range(count)]
-    events = [PastEvent(index=index, date="2026-05-04", title="", narrative=text) for index, text in enumerate(told)]
-    task = LinksTask(name="Mara", events=events, groups=span(fewest, most), events_per_group=span(smallest, largest))
-    groups = answer(task, rng).groups
-    assert len(groups) in task.groups
-    assert all(len(group.events) in task.events_per_group and list(group.events) == sorted(group.events) for group in groups)
-    indices = [index for group in groups for index in group.events]
-    assert len(set(indices)) == len(indices)

@@ -127,10 +127,9 @@ def test_a_defect_is_named_and_nothing_is_written(tmp_path, people, message):
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.parametrize("sizes", ["demanding_tiny", "paper"])
-def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path, sizes):
-    count, sessions = (12, 2) if sizes == "demanding_tiny" else (4, 3)
-    write(tmp_path, offline_people(count, sessions, heldout_share=0.25, sizes=sizes))
+def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path):
+    count = 12
+    write(tmp_path, offline_people(count, 2, heldout_share=0.25))
     found = {split: list(read_sessions(tmp_path / "sessions.jsonl", split=split)) for split in ("train", "heldout")}
     people, texts, memories = [], [], []
     for items in found.values():

@@ -15,7 +15,6 @@ from offline_people import shape as named_shape
 
 from deltamem.errors import DeltaMemError
 from synth.assembly import labelled_sessions, replay
-from synth.memories import MOST_EXISTING
 from synth.names import InventedNames, RealNames
 from synth.person import write_person
 from synth.records import Person, Persona
@@ -23,7 +22,6 @@ from synth.tasks import (
     DialogueTask,
     Events,
     EventsTask,
-    FillingTask,
     RuleVerdict,
     RuleViolation,
     Task,
@@ -235,26 +233,3 @@ async def test_the_account_counts_every_unit_and_attempt():
     judged = Counter(rule for _, written in seen for verdict in written.verdicts for rule in set(verdict.checked))
     assert {rule: count for rule, count in person.checked.items() if not rule.startswith("life.")} == judged
     assert list(person.checked) == sorted(person.checked)
-
-
-async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_before():
-    writer = Wrapper()
-    person = await write(writer)
-    tasks = writer.tasks(FillingTask)
-    assert len(tasks) == SESSIONS
-    threads = [
-        (index, earlier, memory)
-        for group, evolution in zip(person.groups, person.evolutions, strict=True)
-        for index, earlier, memory in zip(group.events, (None, *evolution.memories), evolution.memories, strict=False)
-    ]
-    held = [fact.text for fact in person.profile.initial]
-    for task in tasks:
-        index = task.event.index
-        changes = [(change.previous_text, change.text) for change in task.event.changes]
-        changes += [(earlier.text if earlier else "", memory.text) for at, earlier, memory in threads if at == index]
-        new = [text for _, text in changes]
-        assert list(task.existing[: len(new)]) == new
-        assert set(task.existing[len(new) :]) <= set(held)
-        assert len(task.existing) == min(len(new) + len(held), MOST_EXISTING)
-        held = [text for text in held if text not in [previous for previous, _ in changes]] + new
-        assert [past.index for past in task.past] == list(range(index))

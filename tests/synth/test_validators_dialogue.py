@@ -116,52 +116,37 @@ def test_a_fact_whose_keywords_are_scattered_is_compared_with_what_the_user_says
     assert SAID[2] in similarity.others and SAID[4] not in similarity.others
 
 
-@pytest.mark.parametrize(
-    ("in_task", "in_answer"),
-    [
-        # What was known before the session may come from the assistant.
-        ({}, {"turns.0.assistant": "Did you play chess with Omar Haddad, or go rowing at dawn?"}),
-        # Only the last name has been said before; the person's own name is never asked for.
-        ({"facts.1.keywords": ("planks", "Maya Lindqvist", "yard")}, {}),
-        # An aperture is no id, nor is the name of a race.
-        ({}, {"turns.2.assistant": "A photo at f2.8 would show it, as in F1 racing."}),
-        # A colon alone makes no speaker.
-        ({}, {"turns.2.assistant": "Three things for the user: patience, tar and time.\nMayans: no."}),
-        # Without facts there is nothing to spread.
-        ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
-        (
-            stated(4, "implied", origins=("said", "from_memory", "from_memory")),
-            {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."},
-        ),
-        (stated(6, provenance="assistant_corrected", misspoken="mast"), {"turns.4.assistant": "Is the mast next, then?"}),
-        # A date is said relative to the session's, a statement counts as one fact, an aside has its words.
-        (
-            stated(6, **BY_MAY),
-            {"turns.5.user": "Next I want to paint the hull, in ten days.", "turns.5.assistant": "All right then."},
-        ),
-        (CHAT, AT_3 | {"turns.2.user": WITH_COFFEE}),
-        (
-            {**CHAT, "facts": ()},
-            AT_3 | {"plan": (), "turns.2.user": WITH_COFFEE, "turns.4.user": "Sundays stay as they are."},
-        ),
-        ({}, {"turns.0.assistant": "What a nice surprise. Was that on Thursday?"}),
-        # Of one statement that changes several memories, what held before is said of one.
-        (
-            {
-                "facts.3.statement": 1,
-                "facts.4.statement": 1,
-                "facts.4.event": "UPDATE",
-                "facts.4.previous_text": f"{NAME} plays chess with her friend Omar Haddad on Mondays.",
-            },
-            {
-                "plan.4": {"fact_id": "f5", "turn": 4, "previous_turn": 4},
-                "turns.3.user": SAID[3] + " And Sundays are for chess with Omar Haddad.",
-            },
-        ),
-        # A word that comes and goes is not what held before.
-        ({"facts.3.previous_text": f"{NAME} usually likes rowing on the fjord at dawn."}, {}),
-    ],
-)
+ALLOWED = [
+    # What was known before the session may come from the assistant.
+    ({}, {"turns.0.assistant": "Did you play chess with Omar Haddad, or go rowing at dawn?"}),
+    # Only the last name has been said before; the person's own name is never asked for.
+    ({"facts.1.keywords": ("planks", "Maya Lindqvist", "yard")}, {}),
+    # An aperture is no id, nor is the name of a race.
+    ({}, {"turns.2.assistant": "A photo at f2.8 would show it, as in F1 racing."}),
+    # A colon alone makes no speaker.
+    ({}, {"turns.2.assistant": "Three things for the user: patience, tar and time.\nMayans: no."}),
+    # Without facts there is nothing to spread.
+    ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
+    (stated(4, "implied", origins=("said", "from_memory", "from_memory")),
+     {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."}),
+    (stated(6, provenance="assistant_corrected", misspoken="mast"), {"turns.4.assistant": "Is the mast next, then?"}),
+    # A date is said relative to the session's, a statement counts as one fact, an aside has its words.
+    (stated(6, **BY_MAY), {"turns.5.user": "Next I want to paint the hull, in ten days.",
+                           "turns.5.assistant": "All right then."}),
+    (CHAT, AT_3 | {"turns.2.user": WITH_COFFEE}),
+    ({**CHAT, "facts": ()}, AT_3 | {"plan": (), "turns.2.user": WITH_COFFEE, "turns.4.user": "Sundays stay as they are."}),
+    ({}, {"turns.0.assistant": "What a nice surprise. Was that on Thursday?"}),
+    # Of one statement that changes several memories, what held before is said of one.
+    ({"facts.3.statement": 1, "facts.4.statement": 1, "facts.4.event": "UPDATE",
+      "facts.4.previous_text": f"{NAME} plays chess with her friend Omar Haddad on Mondays."},
+     {"plan.4": {"fact_id": "f5", "turn": 4, "previous_turn": 4},
+      "turns.3.user": SAID[3] + " And Sundays are for chess with Omar Haddad."}),
+    # A word that comes and goes is not what held before.
+    ({"facts.3.previous_text": f"{NAME} usually likes rowing on the fjord at dawn."}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("in_task", "in_answer"), ALLOWED)
 def test_what_is_allowed(in_task, in_answer):
     assert judged(in_task, in_answer).violations == ()
 
