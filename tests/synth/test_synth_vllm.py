@@ -1,4 +1,4 @@
-"""The writer and the command against a real vLLM server on the CPU. Its model is random: answers fit, and are nonsense."""
+"""The writer against a real vLLM server on the CPU. Its model is random: answers fit, and are nonsense."""
 
 from __future__ import annotations
 
