@@ -45,18 +45,17 @@ class House:
     def used_once(self) -> list[str]:
         """Private functions that one place mentions besides their definition, or none."""
         words = Counter(re.findall(r"\w+", "\n".join(self.bodies.values())))
-        functions = self._names(ast.FunctionDef, ast.AsyncFunctionDef)
-        return [name for name in functions if re.match("_[^_]", name) and words[name] <= 2]
+        return [name for name in self._names("def") if re.match("_[^_]", name) and words[name] <= 2]
 
     @property
     def repeated_classes(self) -> dict[str, int]:
         """Names that more than one class bears."""
-        counts = Counter(self._names(ast.ClassDef))
+        counts = Counter(self._names("class"))
         return {name: count for name, count in sorted(counts.items()) if count > 1}
 
-    def _names(self, *kinds: type) -> Iterator[str]:
-        trees = (tree for path, tree in self.trees.items() if path in self.bodies)
-        return (node.name for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
+    def _names(self, kind: str) -> Iterator[str]:
+        pattern = re.compile(rf"^ *(?:async )?{kind} (\w+)[\[(:]", re.MULTILINE)
+        return (name for text in self.bodies.values() for name in pattern.findall(text))
 
     @cached_property
     def modules(self) -> dict[str, ast.Module]:
