@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from deltamem.chat_template import turn_format
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.policy import Completion
+from deltamem.policy import Batcher, Completion
 
 _PREFILL_ROWS = 32  # Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding
 _COMPACT_BELOW = 0.75  # Finished rows are dropped from the cache once less than this share of its rows is alive
@@ -56,7 +54,7 @@ class Generated(NamedTuple):
     stopped: bool  # Whether an end-of-sequence token was sampled (else the limit was reached)
 
 
-class _CacheLayer(NamedTuple):
+class _LayerWeights(NamedTuple):
     input_norm: Tensor
     qkv: Tensor
     query_norm: Tensor | None
@@ -262,7 +260,7 @@ class _Weights(NamedTuple):
     embedding: Tensor
     head: Tensor
     final_norm: Tensor
-    layers: list[_CacheLayer]
+    layers: list[_LayerWeights]
     frequencies: Tensor
 
 
@@ -272,7 +270,7 @@ def _read_weights(model: Any) -> _Weights:
     for block in model.model.layers:
         attention, mlp = block.self_attn, block.mlp
         layers.append(
-            _CacheLayer(
+            _LayerWeights(
                 input_norm=block.input_layernorm.weight,
                 qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
                 query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
@@ -324,7 +322,7 @@ def _sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tenso
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
 
-_QUIET_SECONDS = 0.05  # A batch starts when no further request has arrived for this long, so that episodes in step share it
+_QUIET_SECONDS = 0.05  # So that episodes in step share a batch
 
 
 class CheckpointPolicy:
@@ -381,9 +379,7 @@ class CheckpointPolicy:
         self._strict_window = strict_window
         self._temperature = temperature
         self.max_new_tokens = max_new_tokens
-        self._waiting: list[tuple[list[int], asyncio.Future[Generated]]] = []
-        self._batching: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._requests = Batcher(self._sample, quiet_seconds=_QUIET_SECONDS)
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text.
@@ -401,38 +397,13 @@ class CheckpointPolicy:
             )
         if len(token_ids) >= self.window:
             return Completion("", truncated=True, tokens=0)
-        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        self._waiting.append((token_ids, future))
-        if self._batching is None or self._batching.done():
-            self._batching = asyncio.create_task(self._run_batches())
-        generated = await future
+        generated = await self._requests.ask(token_ids)
         own = self._tokenizer.decode(generated.token_ids[:-1] if generated.stopped else generated.token_ids)
         return Completion(self._format.opening + own, not generated.stopped, len(generated.token_ids), len(token_ids))
 
     def close(self) -> None:
         """Make what is being written end at its next token, so that the process can exit."""
         self._generator.close()
-
-    async def _run_batches(self) -> None:
-        while self._waiting:
-            count = 0
-            while count != len(self._waiting):
-                count = len(self._waiting)
-                await asyncio.sleep(_QUIET_SECONDS)
-            batch, self._waiting = self._waiting, []
-            try:
-                results = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._sample, [token_ids for token_ids, _ in batch]
-                )
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), generated in zip(batch, results, strict=True):
-                # Whoever gave up waiting has cancelled the future; the others must get theirs all the same.
-                if not future.done():
-                    future.set_result(generated)
 
     def _sample(self, prompts: list[list[int]]) -> list[Generated]:
         limits = [min(self.max_new_tokens, self.window - len(prompt)) for prompt in prompts]

@@ -6,7 +6,10 @@ import asyncio
 import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
@@ -178,47 +181,67 @@ class Rollout(NamedTuple):
     seconds: float  # Wall time, including waiting for other episodes
 
 
-class QueryBatcher:
-    """Embeds the queries of concurrent episodes together, off the event loop.
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-    What arrives while one batch is computed waits and forms the next batch, so nobody is delayed to fill a batch and the
-    embedding model is never called from two threads at once.
+
+class Batcher(Generic[Item, Result]):
+    """Computes together what concurrent tasks ask for, in a thread.
+
+    What arrives while one batch is computed waits and forms the next batch, so `compute` never runs twice at once.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
-        """Wrap an embedder; use one batcher within one running event loop."""
-        self._embedder = embedder
-        self._lock = asyncio.Lock()
-        self._waiting: list[tuple[Sequence[str], asyncio.Future[Vectors]]] = []
+    def __init__(self, compute: Callable[[list[Item]], Sequence[Result]], *, quiet_seconds: float = 0.0) -> None:
+        """Set what a batch is computed by; use one batcher within one running event loop.
 
-    async def embed(self, queries: Sequence[str]) -> Vectors:
-        """Embed queries; returns float32 of shape ``(len(queries), dim)``."""
-        result: asyncio.Future[Vectors] = asyncio.get_running_loop().create_future()
-        self._waiting.append((queries, result))
-        async with self._lock:
-            if not result.done():
-                batch, self._waiting = self._waiting, []
-                await self._embed_batch(batch)
-        return await result
+        A batch starts when nothing further has arrived for `quiet_seconds`.
+        """
+        self._compute = compute
+        self._quiet_seconds = quiet_seconds
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1)  # one of its own, as torch keeps its workers by the thread that calls it
 
-    async def _embed_batch(self, batch: Sequence[tuple[Sequence[str], asyncio.Future[Vectors]]]) -> None:
-        try:
-            vectors = await asyncio.to_thread(self._embedder.queries, [text for texts, _ in batch for text in texts])
-        except asyncio.CancelledError:
-            for _, result in batch:
-                result.cancel()
-            raise
-        except Exception as error:
-            # Every waiting episode learns why, and records it as its own failure.
-            for _, result in batch:
-                if not result.done():
-                    result.set_exception(error)
-            return
-        start = 0
-        for texts, result in batch:
-            if not result.done():
-                result.set_result(vectors[start : start + len(texts)])
-            start += len(texts)
+    async def ask(self, item: Item) -> Result:
+        """The result for an item.
+
+        Raises:
+            Exception: What `compute` raises, to all whose items were in the batch.
+        """
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            count = 0
+            while count != len(self._waiting):
+                count = len(self._waiting)
+                await asyncio.sleep(self._quiet_seconds)
+            batch, self._waiting = self._waiting, []
+            outcomes: Sequence[Result | Exception]
+            try:
+                items = [item for item, _ in batch]
+                outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, items)
+            except Exception as error:
+                outcomes = [error] * len(batch)
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                # Whoever gave up waiting has cancelled the future; the others must get theirs all the same.
+                if future.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+
+def _embed_queries(embedder: Embedder, asked: list[Sequence[str]]) -> list[Vectors]:
+    """Embed several lists of queries in one call."""
+    vectors = embedder.queries([text for texts in asked for text in texts])
+    ends = list(accumulate(map(len, asked), initial=0))
+    return [vectors[start:end] for start, end in pairwise(ends)]
 
 
 async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]) -> None:
@@ -267,7 +290,7 @@ async def run_episodes(
     called after each episode, in order of completion. Persons share texts between sessions, so a `CachedEmbedder` is best.
     """
     banks = await asyncio.to_thread(_build_banks, labelled, embedder)
-    queries = QueryBatcher(embedder)
+    queries = Batcher(partial(_embed_queries, embedder))
     slots = asyncio.Semaphore(max_concurrency)
 
     async def one(session: Session, bank: SnapshotBank) -> Rollout:
@@ -277,7 +300,7 @@ async def run_episodes(
             episode = Episode(session, bank.state.keys(), config)
 
             async def search(texts: Sequence[str]) -> list[Memory]:
-                return merge_hits(bank.search(await queries.embed(texts), config.k))
+                return merge_hits(bank.search(await queries.ask(texts), config.k))
 
             try:
                 await drive(episode, metered, search)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from deltamem.episode import EpisodeConfig, Message, Violation, turn_pattern
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.memory import MemoryState
-from deltamem.policy import Completion, EndpointPolicy, QueryBatcher, ScopedPolicy, run_episodes
+from deltamem.policy import Batcher, Completion, EndpointPolicy, ScopedPolicy, _embed_queries, run_episodes
 from deltamem.sessions import LabelledSession
 
 HELLO = [Message(role="user", content="hello")]
@@ -203,17 +204,17 @@ async def test_concurrency_is_bounded_and_a_truncated_text_is_a_violation() -> N
 
 async def test_batcher_joins_waiting_queries_and_gives_everyone_their_rows() -> None:
     embedder = WordEmbedder()
-    batcher = QueryBatcher(embedder)
+    batcher = Batcher(partial(_embed_queries, embedder))
     wanted = [[f"word{i}", f"other{i}"][: 1 + i % 2] for i in range(9)]
-    results = await asyncio.gather(*(batcher.embed(texts) for texts in wanted))
+    results = await asyncio.gather(*(batcher.ask(texts) for texts in wanted))
     assert len(embedder.calls) < len(wanted)
     for texts, vectors in zip(wanted, results, strict=True):
         np.testing.assert_array_equal(vectors, WordEmbedder().queries(texts))
 
 
 async def test_cancelling_does_not_hang_those_who_wait() -> None:
-    batcher = QueryBatcher(WordEmbedder())
-    tasks = [asyncio.create_task(batcher.embed([f"word{i}"])) for i in range(4)]
+    batcher = Batcher(partial(_embed_queries, WordEmbedder()))
+    tasks = [asyncio.create_task(batcher.ask([f"word{i}"])) for i in range(4)]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
