@@ -16,7 +16,7 @@ import typer
 from deltamem.cli.commands import Actor
 from deltamem.cli.model import load_embedder, opened_bank
 from deltamem.cli.options import Options, check_bank
-from deltamem.cli.output import Pieces, note, utf8
+from deltamem.cli.output import Line, Pieces, note, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.journal.jobs import JobState
 from deltamem.journal.journal import JOURNAL_FILE, Journal
@@ -224,7 +224,7 @@ def create_key(
         raise DeltaMemError(f"--scope: expected {', '.join(Scope)}, not {' '.join(scope or ())}") from None
     with _open_keys(options, create=True) as keys:
         key, token = keys.create(utf8(name, "the name"), None if all_owners else owners, scopes)
-    shown = [_key_line(key), "", ((f"token  {token}", "bold"),), "it is shown only now"]
+    shown: list[Line] = [_key_line(key), "", ((f"token  {token}", "bold"),), "it is shown only now"]
     options.report(_key_record(key) | {"token": token}, shown)
 
 

@@ -26,9 +26,7 @@ def memory_page(journal: OwnerJournal) -> str:
 def page(data: str, script: str | None = None) -> str:
     """The page around the JSON lines that it shows; it can be opened from disk.
 
-    Args:
-        data: JSON lines.
-        script: What reads them and calls ``show`` of the viewer; by default they are an owner's export.
+    The script reads them and calls ``show`` of the viewer; by default they are an owner's export.
     """
     return _assembled(data, part("memory.js") if script is None else script, "")[0]
 

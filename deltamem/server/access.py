@@ -32,11 +32,9 @@ class Access:
     """Finds the key of a request and counts the requests of each key."""
 
     def __init__(self, keys: Keys | None, rate_limit: str | None) -> None:
-        """Bind the keys.
+        """Without `keys`, or with a file in which none was ever made, the server is open to this machine.
 
-        Args:
-            keys: The keys; None, or a file in which none was ever made, leaves the server open to this machine.
-            rate_limit: What one key may ask, such as ``600/minute``, several of them separated by ``;``; None for no limit.
+        `rate_limit` is what one key may ask, such as ``600/minute``, several of them separated by ``;``.
         """
         self.keys = keys
         try:

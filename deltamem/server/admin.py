@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
+from deltamem.journal.jobs import JobState
 from deltamem.server.access import SECURITY, Caller, Operator, allow, service_of
 from deltamem.server.keys import Scope
 from deltamem.server.problems import Problem, responses
@@ -157,5 +158,5 @@ async def set_model(body: ModelIn, key: Operator, request: Request) -> ModelOut:
 
 def _model(service: Service) -> ModelOut:
     counts = service.queue.counts()
-    waiting = sum(count for state, count in counts.items() if state in ("queued", "running"))
+    waiting = counts[JobState.QUEUED] + counts[JobState.RUNNING]
     return ModelOut(name=service.policy.name if service.has_model else None, paused=service.paused, waiting=waiting)

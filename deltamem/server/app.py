@@ -8,22 +8,25 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import HTMLResponse, RedirectResponse
 from opentelemetry.trace import SpanKind, get_tracer, use_span
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deltamem import plugins
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
+from deltamem.page import live_page
 from deltamem.policy import Policy
-from deltamem.server import admin, native, ui
+from deltamem.server import admin, native
 from deltamem.server.access import SLASH, Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import MCPEndpoint, MCPRoute
-from deltamem.server.openapi import Application
-from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
+from deltamem.server.operations import FILTER, SCHEMAS
+from deltamem.server.problems import TOO_LARGE, Problem, ProblemRecord, install, problem_of, render
 from deltamem.server.routes import Routes
 from deltamem.server.service import ServerSettings, Service
 
@@ -83,10 +86,33 @@ def create_app(
     app.state.metrics = admin.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for router in (native.router(), *(routes.router() for routes in plugged), admin.router(), ui.router()):
+    for router in (native.router(), *(routes.router() for routes in plugged), admin.router(), _page_router()):
         app.include_router(router)
     app.router.routes.append(MCPRoute(mcp))
     return app
+
+
+class Application(FastAPI):
+    """An application whose description is whole."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description."""
+        if self.openapi_schema is None:
+            described = super().openapi()
+            described["components"]["schemas"] |= {"ProblemRecord": ProblemRecord.model_json_schema(), **SCHEMAS}
+            for path in described["paths"].values():
+                for operation in path.values():
+                    for parameter in operation.get("parameters", ()):
+                        # JSON in a query parameter, which is content and no plain text.
+                        if parameter["name"] == "filters":
+                            del parameter["schema"]
+                            parameter["content"] = {"application/json": {"schema": FILTER}}
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+    def methods(self, path: str) -> str:
+        """The methods that a path takes, as the header Allow lists them."""
+        return ", ".join(sorted(method.upper() for method in self.openapi()["paths"].get(path, {})))
 
 
 class Gate:
@@ -168,3 +194,28 @@ def _check(scope: Scope, limit: int) -> None:
         # Before it is sent; a body that does not say how long it is, is counted as it comes.
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise Problem(413, TOO_LARGE)
+
+
+def _page_router() -> APIRouter:
+    """The viewer of ``deltamem view`` over the native routes; it holds nothing that somebody said, so it needs no key."""
+    text, policy = live_page()
+    headers = {
+        # The page has the same policy in itself, where it cannot say who may put it into a frame.
+        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/ui")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(text, headers=headers)
+
+    @routes.get("/ui/")
+    async def without_slash() -> RedirectResponse:
+        """The page asks for what lies beside it, so that it works under any path of a proxy."""
+        return RedirectResponse("../ui")
+
+    return routes

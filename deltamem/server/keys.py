@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -82,15 +81,7 @@ class Keys:
         return cls(Database.open(path, _KEYS), path)
 
     def create(self, name: str, owners: Collection[str] | None, scopes: Collection[Scope]) -> tuple[Key, str]:
-        """Make a key.
-
-        Args:
-            name: For people, and for the journal.
-            owners: Whose memory it opens; None for everybody's.
-            scopes: What it may do.
-
-        Returns:
-            The key, and its token, which is nowhere else: only a hash of it is stored.
+        """Make a key; None opens everybody's memory. Its token, beside it, is nowhere else: only a hash of it is stored.
 
         Raises:
             DeltaMemError: If a name is empty or no scope is given.
@@ -157,7 +148,7 @@ class Keys:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -74,14 +74,7 @@ class MemoryServer(MCPServer[MCPState]):
         kind: OwnerKind = PERSON,
         begin: Callable[[], None] | None = None,
     ) -> None:
-        """Make the server; it does not listen yet.
-
-        Args:
-            service: What the tools work with.
-            caller: Who calls, for the request that is being served.
-            kind: Of the owners whom it serves.
-            begin: Called when it begins to.
-        """
+        """Make the server; it does not listen yet. `caller` says who asks just now; `begin` is called when it is served."""
         state = MCPState(service, caller, kind.noun)
         tools = [spec for spec in (*kind.tools, *TOOLS) if service.has_model or not spec.needs_model]
 
@@ -149,13 +142,7 @@ class MemoryServer(MCPServer[MCPState]):
 
 
 async def serve_stdio(service: Service, owner: str, actor: str) -> None:
-    """Serve the memory of one owner over standard input and output, until the input ends.
-
-    Args:
-        service: Entered.
-        owner: Whose memory.
-        actor: Recorded with what is written.
-    """
+    """Serve the memory of one owner over standard input and output, until the input ends; the service must run."""
     key = Key("stdio", actor, frozenset({owner}), frozenset(Scope), datetime.now(UTC))
     caller = MCPCaller(key, owner)
     # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
@@ -199,7 +186,8 @@ class MCPEndpoint:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request = Request(scope, receive)
-        caller = _caller(request)
+        key = identify(request)
+        caller = MCPCaller(key, named_owner(request, key))
         # By this the SDK binds its sessions and what it lets clients carry to one key and one owner.
         token = AccessToken(token="", client_id=caller.key.id, scopes=sorted(caller.key.scopes), subject=caller.owner)
         reset = _CALLER.set(caller)
@@ -222,9 +210,3 @@ class MCPRoute(Route):
         """Whether a request is for this route."""
         match, found = super().matches(scope)
         return match, found if match is Match.NONE else {**found, "route": self}
-
-
-def _caller(request: Request) -> MCPCaller:
-    """The key of a request and the owner that it means."""
-    key = identify(request)
-    return MCPCaller(key, named_owner(request, key))

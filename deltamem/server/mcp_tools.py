@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
-from deltamem.config import StrictModel
+from deltamem.config import StrictModel, first_error
 from deltamem.edits import Add, Retract
 from deltamem.errors import NotFoundError
 from deltamem.ingest import Transition
@@ -91,10 +91,13 @@ class SourcedMemory(StoredMemory):
     origins: list[OriginRecord] = Field(description="The sessions with the turns, and the edits, that it comes from.")
 
 
+Outcome = Literal["written", "applied", "known", "queued"]
+
+
 class RememberedOut(StrictModel):
     """What became of a text."""
 
-    outcome: Literal["written", "applied", "known", "queued"] = Field(
+    outcome: Outcome = Field(
         description="written: stored word for word. applied: a model read it. known: this session_id was applied before. "
         "queued: the model has not answered yet; it is stored and will be read later."
     )
@@ -173,7 +176,8 @@ async def add_memory(
     session, result = await operations.add_session(
         state.service, memory, session_id or f"mcp-{uuid4()}", time, [Turn("user", text)], metadata, wait=WAIT
     )
-    changes, outcome = [], "queued"
+    outcome: Outcome = "queued"
+    changes = []
     if isinstance(result, Transition):
         outcome = "applied" if result.outcome.value == "applied" else "known"
         changes = [ChangeRecord.of(change) for change in result.changes]
@@ -181,9 +185,7 @@ async def add_memory(
         outcome = "known"
     elif result.state is JobState.FAILED:
         raise ToolError(f"the model could not read it: {result.last_error}")
-    return RememberedOut.model_validate(
-        {"outcome": outcome, "time": session.time.isoformat(), "session_id": session.id, "changes": changes}
-    )
+    return RememberedOut(outcome=outcome, time=session.time.isoformat(), session_id=session.id, changes=changes)
 
 
 async def search_memories(
@@ -396,8 +398,5 @@ def sentence(error: BaseException) -> str:
 
 def complaint(error: ValidationError) -> str:
     """Pydantic's first complaint, without the value."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
-    message = "there is no such argument" if unknown else first["msg"].replace("\n", " ")
-    return f"{where}: {message}" if where else message
+    unknown = "there is no such argument"
+    return first_error(error, messages={"extra_forbidden": unknown, "unexpected_keyword_argument": unknown})

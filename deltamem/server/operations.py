@@ -18,11 +18,54 @@ from deltamem.errors import NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import Job, JobConflictError
 from deltamem.manager import MemoryManager
+from deltamem.memory import FILTER_WORDS
 from deltamem.records import EntryRecord, FoundMemory, OriginRecord, StepRecord, StoredMemory, similarity
-from deltamem.server.openapi import FILTER, METADATA, NOT_BLANK
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
+
+FILTER = {"$ref": "#/components/schemas/Filter"}
+_TEXT = {"type": "string"}
+# One type a branch: some clients of MCP cannot read lists of types.
+_VALUE = {"anyOf": [*({"type": t} for t in ("string", "number", "boolean", "null")), {"type": "array", "items": _TEXT}]}
+_LIST = {"type": "array", "items": _VALUE}
+_ORDERED = {"anyOf": [{"type": "number"}, _TEXT]}
+_FILTERS = {"type": "array", "minItems": 1, "items": FILTER}
+SCHEMAS: dict[str, Any] = {
+    "Filter": {
+        "title": "Filter",
+        "description": "Conditions by key of the metadata, all of which must hold; a value means that the key equals it.",
+        "type": "object",
+        "properties": {"AND": _FILTERS, "OR": _FILTERS, "NOT": {"anyOf": [FILTER, _FILTERS]}},
+        "additionalProperties": {
+            "anyOf": [
+                _VALUE,
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "additionalProperties": False,
+                    "properties": {
+                        **dict.fromkeys(("eq", "ne"), _VALUE),
+                        **dict.fromkeys(("in", "nin"), _LIST),
+                        **dict.fromkeys(("gt", "gte", "lt", "lte"), _ORDERED),
+                        **dict.fromkeys(("contains", "icontains"), _TEXT),
+                    },
+                },
+            ]
+        },
+    },
+}
+"""Filters as JSON Schema; `deltamem.filters` reads them."""
+
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
+"""Some character that neither JavaScript nor Python counts as white space."""
+
+METADATA = {
+    "type": "object",
+    "description": "A flat object; values are texts, numbers, booleans, null or lists of texts.",
+    "propertyNames": {"minLength": 1, "not": {"enum": list(FILTER_WORDS)}},
+    "additionalProperties": _VALUE,
+}
 
 
 def _time(value: object) -> datetime:
@@ -77,17 +120,9 @@ async def add_session(
     wait: float,
     person: str | None = None,
 ) -> tuple[Session, Transition | Job]:
-    """Let the model read a session; its id is applied once.
+    """Let the model read a session, and wait some seconds for it; its id is applied once.
 
-    Args:
-        service: The service.
-        manager: Of the owner.
-        session_id: Names the session.
-        time: When it took place. If None, now, or when the session took place that came before by this id.
-        turns: What was said.
-        metadata: Noted on the memories.
-        wait: Seconds to wait for the model.
-        person: How memories name the person.
+    Without a time it took place now, or when the session did that came before by this id.
 
     Returns:
         The session, and what it did, or the job if the model has not read it yet or had before.

@@ -32,19 +32,19 @@ NOT_FOUND = "there is nothing here by this name"
 """The one sentence of every 404, so that what belongs to others cannot be told from what does not exist."""
 TOO_LARGE = "the body is larger than this server takes"
 _LONGEST = 400
+_SENTENCES = {
+    400: "the body cannot be read: expected JSON in UTF-8",
+    405: "this path does not take this method",
+    413: TOO_LARGE,
+}
+"""Of exceptions that FastAPI raises."""
 
 
 class Problem(HTTPException):
     """An answer that is an error; an HTTPException, because FastAPI lets no other pass while it reads a body."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        """Say what is wrong.
-
-        Args:
-            status: The HTTP status.
-            detail: One sentence.
-            headers: Further headers of the response.
-        """
+        """Say what is wrong in one sentence."""
         super().__init__(status, shortened(detail, _LONGEST), dict(headers or {}))
 
     @property
@@ -91,20 +91,12 @@ def problem_of(error: Exception) -> Problem:
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
-            return not_found() if error.status_code == 404 else Problem(error.status_code, _sentence(error), error.headers)
+            detail = _SENTENCES.get(error.status_code, str(error.detail))
+            return not_found() if error.status_code == 404 else Problem(error.status_code, detail, error.headers)
     # Without the message: it may quote what somebody said.
     frames = "".join(traceback.format_tb(error.__traceback__))
     logger.error("a request failed by a defect: %s\n%s", type(error).__name__, frames)
     return Problem(500, "the server failed; this is a defect of the server")
-
-
-def _sentence(error: HTTPException) -> str:
-    known = {
-        400: "the body cannot be read: expected JSON in UTF-8",
-        405: "this path does not take this method",
-        413: TOO_LARGE,
-    }
-    return known.get(error.status_code, str(error.detail))
 
 
 def _invalid(error: RequestValidationError) -> Problem:
@@ -144,11 +136,7 @@ def install(app: FastAPI) -> None:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How OpenAPI documents the errors of a route.
-
-    Args:
-        statuses: Beyond those that every route may answer with.
-    """
+    """How OpenAPI documents the errors of a route, which has some statuses beyond those that every route may have."""
     schema = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemRecord"}}}
     every = (400, 401, 403, 404, 413, 422, 429, 503)
     return {status: {"description": HTTPStatus(status).phrase, "content": schema} for status in sorted({*every, *statuses})}

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -81,7 +80,8 @@ class Service:
         """Whether it was entered and not stopped yet."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it runs."""
-        self._has_model = policy is not None
+        self.has_model = policy is not None
+        """Whether sessions can be read."""
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
         self._known: set[str] = set()
@@ -89,11 +89,6 @@ class Service:
         self._added: _Kept[datetime] = WeakKeyDictionary()
         self._reviews: dict[asyncio.Future[Any], str] = {}
         self._lock = threading.Lock()
-
-    @property
-    def has_model(self) -> bool:
-        """Whether sessions can be read."""
-        return self._has_model
 
     def manager_of(self, owner: str) -> MemoryManager:
         """The manager of an owner, who may be new. It may read the disk: call it in a thread."""
@@ -215,13 +210,11 @@ class Service:
 
     async def __aenter__(self) -> Self:
         self.running, self.loop = True, asyncio.get_running_loop()
-        if self._has_model:
+        if self.has_model:
             self.worker = await Worker(self.queue, self.manager_of, self.settings.worker).__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.stop()
 
 

@@ -76,7 +76,7 @@ class MemoryNodes:
         self._enqueue = enqueue
         self._settings = settings
         self._store = DeltaMemStore(memory)
-        self.recall: RunnableLambda[Any, dict[str, Any]] = RunnableLambda(self._recall, self._arecall, name="recall")
+        self.recall: RunnableLambda[Any, dict[str, Any]] = RunnableLambda(self._recall, name="recall")
         """Appends what is remembered to the person's message if that is the last one; see `deltamem.recall`.
 
         The message keeps it, so a thread only ever grows at its end, and a prompt's cached beginning stays what it is.
@@ -106,9 +106,6 @@ class MemoryNodes:
         noted = {**last.additional_kwargs, _RECALLED: addition}
         content = with_appended(last.content, addition)
         return {"messages": [last.model_copy(update={"content": content, "additional_kwargs": noted})]}
-
-    async def _arecall(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        return await asyncio.to_thread(self._recall, state, config)
 
     def _remember(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         session = self._session(state, config)

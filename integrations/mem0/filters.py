@@ -27,28 +27,18 @@ class MemoryView(Mapping[str, Value]):
     __slots__ = ("_added", "_memory", "_owner", "_uuid")
 
     def __init__(self, owner: str, uuid: UUID, memory: Memory, added: datetime) -> None:
-        """Look at a memory.
-
-        Args:
-            owner: Whose memory.
-            uuid: Its id for mem0's clients.
-            memory: The memory.
-            added: The time that it had at first.
-        """
+        """Look at a memory, which had the time `added` at first."""
         self._owner, self._uuid, self._memory, self._added = owner, uuid, memory, added
 
     def __getitem__(self, key: str) -> Value:
-        match key:
-            case "memory.user_id":
-                return self._owner
-            case "memory.id":
-                return str(self._uuid)
-            case "memory.text":
-                return self._memory.text
-            case "memory.created_at":
-                return utc(self._added).timestamp()
-            case "memory.updated_at":
-                return utc(self._memory.time).timestamp()
+        if key == _USER:
+            return self._owner
+        if key == _ID:
+            return str(self._uuid)
+        if key == _TEXT:
+            return self._memory.text
+        if key in _TIMES.values():
+            return utc(self._added if key == _TIMES["created_at"] else self._memory.time).timestamp()
         return self._memory.metadata[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -128,11 +118,7 @@ def user_name(given: object) -> str:
 
 
 def read_mem0_filter(filters: Mapping[str, object]) -> Test:
-    """Understand a filter of mem0's.
-
-    Returns:
-        A function that tells of a memory's `MemoryView` whether the filter holds.
-    """
+    """A function that tells of a memory's `MemoryView` whether a filter of mem0's holds."""
     return read_filter(_translated(filters, 1))
 
 

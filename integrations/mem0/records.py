@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
@@ -213,14 +213,9 @@ def page_record(
 _FIELDS = ("id", "memory", "user_id", *ENTITIES, "metadata", "categories", "created_at", "updated_at", "score")
 
 
-def read_fields(names: Sequence[str]) -> set[str]:
-    """The fields that an answer shall have."""
-    for name in names:
+def read_fields(names: Sequence[str] | None) -> set[str]:
+    """The fields that an answer shall have; all of them for None."""
+    for name in names or ():
         if name not in _FIELDS:
             raise FilterError(f"fields: {name!r} is not supported by this server; there are {', '.join(_FIELDS)}")
-    return {"id", *names}
-
-
-def only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Some fields of a record."""
-    return {name: value for name, value in record.items() if name in names}
+    return {"id", *(_FIELDS if names is None else names)}

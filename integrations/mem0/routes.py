@@ -46,7 +46,6 @@ from integrations.mem0.records import (
     SearchMemories,
     event_record,
     memory_record,
-    only,
     page_record,
     read_fields,
     results_record,
@@ -209,7 +208,7 @@ async def search_hosted(body: SearchMemories, access: Access) -> dict[str, Any]:
 
 async def _search(body: SearchMemories, filters: Mapping[str, object], access: Access) -> dict[str, Any]:
     test = read_mem0_filter(filters)
-    fields = None if body.fields is None else read_fields(body.fields)
+    fields = read_fields(body.fields)
     if body.top_k is not None and body.limit not in (None, body.top_k):
         raise Problem(400, "limit and top_k mean the same; give one of them")
     top_k = body.top_k or body.limit or 10
@@ -223,7 +222,7 @@ async def _search(body: SearchMemories, filters: Mapping[str, object], access: A
             if body.threshold is None or hit.similarity >= body.threshold
         ]
     records.sort(key=lambda record: -record["score"])
-    return {"results": [record if fields is None else only(record, fields) for record in records[:top_k]]}
+    return {"results": [{name: record[name] for name in record if name in fields} for record in records[:top_k]]}
 
 
 async def list_platform(

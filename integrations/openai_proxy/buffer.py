@@ -76,15 +76,10 @@ class Conversations(PluginStore):
     def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
-        Args:
-            journal: The owner's journal.
-            name: Of the conversation, which its session's id is made of; None names it by its first turn.
-            turns: What was said so far, or the end of it, the person's last turn included. Turns that were kept before are
-                not kept twice.
-            person_name: How memories name the person.
+        The turns are what was said so far, or the end of it, the person's last turn included.
 
         Returns:
-            The name of the conversation.
+            The name of the conversation, which its session's id is made of; without one, its first turn names it.
 
         Raises:
             DeltaMemError: If there are no turns.
@@ -115,13 +110,8 @@ class Conversations(PluginStore):
     def answer(self, journal: OwnerJournal, name: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
         """Keep the answer to what was kept last in a conversation.
 
-        Args:
-            journal: The owner's journal.
-            name: Of the conversation.
-            turn: The answer.
-            person_name: How memories name the person.
-            since: The position of the journal at which memories were recalled for it. Should one have been forgotten
-                meanwhile, which the answer may repeat, the answer is kept empty.
+        Should a memory have been forgotten since the position of the journal at which memories were recalled for it, the
+        answer may repeat it, and is kept empty.
         """
         with self.write() as connection:
             owner_id = rows.create_owner(connection, journal.name)

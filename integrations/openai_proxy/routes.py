@@ -314,16 +314,12 @@ class _KeptAnswer:
             data = line.strip()
             if not data.startswith(b"data:"):
                 continue
-            self._read_choices(data.removeprefix(b"data:"), "delta")
+            self.read_choices(data.removeprefix(b"data:"), "delta")
 
     def plain_bytes(self, chunk: bytes) -> None:
         """Some bytes of a single object."""
         if self._counted(chunk):
             self.rest += chunk
-
-    def end(self) -> None:
-        """All bytes of a single object were there."""
-        self._read_choices(self.rest, "message")
 
     def _counted(self, chunk: bytes) -> bool:
         self.size += len(chunk)
@@ -332,7 +328,8 @@ class _KeptAnswer:
             return False
         return True
 
-    def _read_choices(self, data: bytes | bytearray, part: str) -> None:
+    def read_choices(self, data: bytes | bytearray, part: str) -> None:
+        """Read a whole object, or an event, whose texts are in a part of its choices."""
         try:
             for choice in json.loads(data)["choices"]:
                 if choice.get("index", 0) == 0:
@@ -371,7 +368,7 @@ async def _relayed(upstream: httpx.Response, answer: _KeptAnswer | None) -> Asyn
                 yield held
             held = chunk
     if answer is not None and not events:
-        answer.end()
+        answer.read_choices(answer.rest, "message")
         await answer.keep()
         yield held
 
@@ -412,13 +409,7 @@ def _items(text: str, place: int) -> Iterator[tuple[int, int]]:
 
 
 def _appended(text: str, number: int, addition: str) -> str:
-    """A request with a text at the end of one of its messages, and every other character as it was.
-
-    Args:
-        text: Valid JSON, an object with messages.
-        number: Of the message.
-        addition: The text; a message that is a list of parts gets it as a further part.
-    """
+    """A request with a text at the end of one of its messages, or as one more of its parts; all else is as it was."""
     # As in json.loads, the last of equal keys counts.
     messages = {key: begin for key, begin, _ in _members(text, _skip(text, 0))}["messages"]
     begin, _ = list(_items(text, messages))[number]

@@ -1,10 +1,12 @@
 """A bank of its own for each test, a model made of rules behind a real server, and an embedder that needs no model."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_cases import MONDAY, bank, follow_rules, lines_of, run, write
+from episode_texts import WordEmbedder
 from scripted_server import Served, serve
 
 __all__ = ["bank"]
@@ -19,11 +21,20 @@ def rules(bank: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture(scope="session")
+def mondays_bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("boston") / "bank"
+    with serve(follow_rules) as served, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
+        options = ["--bank", str(folder), "--owner", "ann", "--person", "Ann", "--base-url", served.url, "--model", "tiny"]
+        assert run("add", "-", *options, given=lines_of(MONDAY)).exit_code == 0
+    return folder
+
+
 @pytest.fixture
-def boston(bank: Path, rules: Served) -> Path:
+def boston(bank: Path, rules: Served, mondays_bank: Path) -> Path:
     """The bank after Monday's session."""
-    assert run("add", "-", given=lines_of(MONDAY)).exit_code == 0
-    return bank
+    return Path(shutil.copytree(mondays_bank, bank))
 
 
 @pytest.fixture
