@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,9 +116,8 @@ def _journal(journal: Journal, owner: str | None) -> Iterator[Checkup]:
     if problems:
         yield Checkup("journal", Status.FAIL, f"{journal.path}: {'; '.join(problems)}")
         return
-    owners = _owners(journal, owner)
     yield Checkup("journal", Status.OK, f"{journal.path} is sound, {len(journal.owners())} owners")
-    for name in owners:
+    for name in _owners(journal, owner):
         owned = journal.owner(name)
         problems = owned.verify()
         counts = f"{owned.head} entries, {len(owned.state())} memories"
@@ -167,11 +167,9 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Checkup]:
     except DeltaMemError as error:
         yield Checkup("index", Status.FAIL, str(error))
         return
-    try:
+    with closing(index):
         for name in _owners(journal, options.owner):
             yield _in_step(index, journal.owner(name), options.embedder)
-    finally:
-        index.close()
 
 
 def _in_step(index: ChromaIndex, journal: OwnerJournal, embedder: str) -> Checkup:

@@ -196,7 +196,8 @@ class ProxyRoutes(Routes):
             if conversation is not None and upstream.is_success:
                 try:
                     name = await asyncio.to_thread(conversation.keep)
-                    answer = _KeptAnswer(conversation, name)
+                    events = upstream.headers.get("content-type", "").startswith("text/event-stream")
+                    answer = _KeptAnswer(conversation, name, events)
                 except Exception as error:
                     ours["X-DeltaMem-Memory"] = "error"
                     _log("kept", error)
@@ -297,36 +298,24 @@ class _KeptAnswer:
 
     conversation: _Conversation
     name: str
+    events: bool
     texts: list[str] = field(default_factory=list)
     rest: bytearray = field(default_factory=bytearray)
     size: int = 0
     finished: bool = False
 
-    def event_bytes(self, chunk: bytes) -> None:
-        """Some bytes of a stream of server-sent events."""
-        if not self._counted(chunk):
-            return
-        self.rest += chunk
-        if b"\n" not in chunk:
-            return  # a long line in many pieces is split once
-        *lines, self.rest = self.rest.split(b"\n")
-        for line in lines:
-            data = line.strip()
-            if not data.startswith(b"data:"):
-                continue
-            self.read_choices(data.removeprefix(b"data:"), "delta")
-
-    def plain_bytes(self, chunk: bytes) -> None:
-        """Some bytes of a single object."""
-        if self._counted(chunk):
-            self.rest += chunk
-
-    def _counted(self, chunk: bytes) -> bool:
+    def read(self, chunk: bytes) -> None:
+        """Some bytes of a single object, or of a stream of server-sent events."""
         self.size += len(chunk)
         if self.size > _LARGEST_ANSWER:
             self.texts, self.rest = [], bytearray()
-            return False
-        return True
+            return
+        self.rest += chunk
+        if self.events and b"\n" in chunk:  # a long line in many pieces is split once
+            *lines, self.rest = self.rest.split(b"\n")
+            for data in (line.strip() for line in lines):
+                if data.startswith(b"data:"):
+                    self.read_choices(data.removeprefix(b"data:"), "delta")
 
     def read_choices(self, data: bytes | bytearray, part: str) -> None:
         """Read a whole object, or an event, whose texts are in a part of its choices."""
@@ -352,22 +341,21 @@ class _KeptAnswer:
 
 
 async def _relayed(upstream: httpx.Response, answer: _KeptAnswer | None) -> AsyncIterator[bytes]:
-    events = upstream.headers.get("content-type", "").startswith("text/event-stream")
     held = b""
     async for chunk in upstream.aiter_raw():
         if answer is None:
             yield chunk
-        elif events:
-            answer.event_bytes(chunk)
+            continue
+        answer.read(chunk)
+        if answer.events:
             await answer.keep()
             yield chunk
-        else:
-            # The last bytes go out when the answer is kept, so that whoever has it all can rely on that.
-            answer.plain_bytes(chunk)
-            if held:
-                yield held
-            held = chunk
-    if answer is not None and not events:
+            continue
+        # The last bytes go out when the answer is kept, so that whoever has it all can rely on that.
+        if held:
+            yield held
+        held = chunk
+    if answer is not None and not answer.events:
         answer.read_choices(answer.rest, "message")
         await answer.keep()
         yield held
@@ -386,24 +374,16 @@ def _skip(text: str, place: int) -> int:
     return _SPACE.match(text, place).end()  # type: ignore[union-attr]
 
 
-def _members(text: str, place: int) -> Iterator[tuple[str, int, int]]:
-    """Key, begin and end of each value of the object that begins at a place of valid JSON."""
+def _values(text: str, place: int) -> Iterator[tuple[str, int, int]]:
+    """Key, begin and end of each value of the object that begins at a place of valid JSON; of a list without keys."""
+    keyed, key = text[place] == "{", ""
     place = _skip(text, place + 1)
-    while text[place] != "}":
-        key, place = _DECODER.raw_decode(text, place)
-        begin = _skip(text, _skip(text, place) + 1)
-        _, end = _DECODER.raw_decode(text, begin)
-        yield key, begin, end
-        place = _skip(text, end)
-        place = _skip(text, place + 1) if text[place] == "," else place
-
-
-def _items(text: str, place: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each item of the list that begins at a place of valid JSON."""
-    place = _skip(text, place + 1)
-    while text[place] != "]":
+    while text[place] not in "}]":
+        if keyed:
+            key, place = _DECODER.raw_decode(text, place)
+            place = _skip(text, _skip(text, place) + 1)
         _, end = _DECODER.raw_decode(text, place)
-        yield place, end
+        yield key, place, end
         place = _skip(text, end)
         place = _skip(text, place + 1) if text[place] == "," else place
 
@@ -411,11 +391,11 @@ def _items(text: str, place: int) -> Iterator[tuple[int, int]]:
 def _appended(text: str, number: int, addition: str) -> str:
     """A request with a text at the end of one of its messages, or as one more of its parts; all else is as it was."""
     # As in json.loads, the last of equal keys counts.
-    messages = {key: begin for key, begin, _ in _members(text, _skip(text, 0))}["messages"]
-    begin, _ = list(_items(text, messages))[number]
-    start, end = {key: (start, end) for key, start, end in _members(text, begin)}["content"]
+    messages = {key: begin for key, begin, _ in _values(text, _skip(text, 0))}["messages"]
+    _, begin, _ = list(_values(text, messages))[number]
+    start, end = {key: (start, end) for key, start, end in _values(text, begin)}["content"]
     if text[start] == '"':
         return text[: end - 1] + json.dumps(addition)[1:-1] + text[end - 1 :]
     part = json.dumps({"type": "text", "text": addition.lstrip("\n")})
-    comma = ", " if any(True for _ in _items(text, start)) else ""
+    comma = ", " if any(True for _ in _values(text, start)) else ""
     return text[: end - 1] + comma + part + text[end - 1 :]

@@ -109,21 +109,6 @@ def test_an_agent_keeps_corrects_and_deletes_with_langmems_tools_over_a_restart(
             assert [step.change.event for step in history] == ["ADD", "UPDATE"]
 
 
-async def test_an_agent_works_asynchronously(tmp_path: Path) -> None:
-    with serve(assistant) as server, MemoryStore.open(tmp_path / "bank", WordEmbedder()) as memory:
-        agent = agent_on(memory, server)
-
-        async def one(user: str) -> None:
-            config = {"configurable": {"user_id": user}}
-            for text in (f"Remember: {user} likes tea.", f"Correct: {user} likes tea. -> {user} likes mate."):
-                await agent.ainvoke({"messages": [("user", text)]}, config)
-
-        await asyncio.gather(*(one(f"user{number}") for number in range(3)))
-        store = DeltaMemStore(memory)
-        assert [known(store, f"user{number}") for number in range(3)] == [[f"user{n} likes mate."] for n in range(3)]
-        assert len(await store.alist_namespaces(prefix=("memories", "*"))) == 3
-
-
 class State(TypedDict):
     messages: Annotated[list[Any], add_messages]
 

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from episode_texts import WordEmbedder
 from job_cases import Gate, Mumbling
-from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_cases import INITIALIZE, MONDAY, NEW, OLD, SPEAKS, Person, both, call, connected, over_http, refusal, started, texts
 from process_cases import CHEAP
-from rule_model import RulePolicy, answer
-from scripted_server import completion, serve
+from rule_model import RulePolicy
 from server_cases import Server, serving
 from typer.testing import CliRunner
 
@@ -426,18 +424,6 @@ class Embedder(deltamem.embedding.LazyEmbedder):
 deltamem.embedding.load_embedder, deltamem.embedding.LazyEmbedder = load, Embedder""",
 )
 """A process that runs the command, with libraries that write to standard output."""
-
-
-@pytest.mark.slow
-async def test_stdio_with_a_model(tmp_path: Path) -> None:
-    with serve(
-        lambda body: completion("Hello.", tokens=1) if body["max_tokens"] == 1 else completion(answer(body["messages"]))
-    ) as model:
-        there = started(tmp_path / "bank", "--base-url", model.url, "--model", "tiny", "--person", "Annie")
-        async with Client(there) as client:
-            added = await call(client, "add_memory", text="My city is Boston.")
-            assert added["outcome"] == "applied"
-            assert await texts(client) == ["Annie's city is Boston."]
 
 
 def exchange(
