@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -116,6 +116,7 @@ def takes_options(
     return with_options
 
 
+@cache
 def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
     """The fields of a dataclass that are options, as parameters by keyword."""
     parameters = []

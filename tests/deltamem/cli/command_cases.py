@@ -8,10 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
+import typer.testing
 from episode_texts import WordEmbedder
 from process_cases import COMMAND, INTERRUPTIBLE, environment
 from rule_model import answer
@@ -25,6 +28,8 @@ from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
 
 RUNNER = CliRunner()
+# Building all commands takes longer than running most of them.
+typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
