@@ -22,23 +22,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server does with one request.
+    """What the server does with one request."""
 
-    Attributes:
-        body: Sent as JSON, or as it is if it is bytes.
-        status: Of the response.
-        headers: Besides content type and length.
-        delay: Seconds before the answer.
-        cut: Whether the connection is closed after half of the body.
-        reset: Whether the connection is reset instead of an answer.
-    """
-
-    body: object = b""
+    body: object = b""  # Sent as JSON, or as it is if it is bytes
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    delay: float = 0.0
-    cut: bool = False
-    reset: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # Besides content type and length
+    delay: float = 0.0  # Seconds before the answer
+    cut: bool = False  # Whether the connection is closed after half of the body
+    reset: bool = False  # Whether it is reset instead of an answer
 
 
 Script = Callable[[dict[str, Any]], Reply]
@@ -56,11 +47,8 @@ def completion(
     **message: object,
 ) -> Reply:
     """A chat completion with one choice; further arguments become fields of the message."""
-    usage: dict[str, object] = {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": tokens,
-        "total_tokens": prompt_tokens + tokens,
-    }
+    usage: dict[str, object] = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
+    usage["total_tokens"] = prompt_tokens + tokens
     if reasoning_tokens is not None:
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     body = {
@@ -104,17 +92,12 @@ def replies(*script: Reply) -> Script:
 
 @dataclass
 class Served:
-    """A running server.
+    """A running server."""
 
-    Attributes:
-        url: The base URL, up to and including ``/v1``.
-        requests: Bodies of the chat requests as they came, with the header ``_key`` and the ``_path``.
-        peak: The most chat requests that were under way at once.
-    """
-
-    url: str
+    url: str  # The base URL, up to and including ``/v1``
+    # Bodies of the chat requests as they came, with the header ``_key`` and the ``_path``.
     requests: list[dict[str, Any]] = field(default_factory=list)
-    peak: int = 0
+    peak: int = 0  # The most chat requests that were under way at once
 
 
 @contextmanager

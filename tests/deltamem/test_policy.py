@@ -36,23 +36,21 @@ async def test_completion_carries_text_tokens_and_truncation(monkeypatch: pytest
     assert policy.name == f"tiny at {server.url}"
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_thinking_in_a_field_of_its_own_is_put_back(field: str) -> None:
-    with serve(lambda body: completion("<outputs>{}</outputs>", **{field: "hm"})) as server:
-        text = (await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)).text
-    assert text == "<think>hm</think>\n<outputs>{}</outputs>"
-
-
 @pytest.mark.parametrize(
     ("said", "thinking", "text"),
     [
-        ("hm</think><outputs>{}</outputs>", True, "<think>hm</think><outputs>{}</outputs>"),
-        ("hm</think><outputs>{}</outputs>", False, "hm</think><outputs>{}</outputs>"),  # nothing was begun
-        ("<think>hm</think>x", True, "<think>hm</think>x"),
+        (completion("<outputs>", reasoning_content="hm"), True, "<think>hm</think>\n<outputs>"),
+        (completion("<outputs>", reasoning="hm"), True, "<think>hm</think>\n<outputs>"),
+        # The template has begun the block.
+        (completion("hm</think><outputs>"), True, "<think>hm</think><outputs>"),
+        (completion("hm</think><outputs>"), False, "hm</think><outputs>"),
+        (completion("<think>hm</think>x"), True, "<think>hm</think>x"),
     ],
 )
-async def test_thinking_that_the_template_has_begun_is_made_whole(said: str, thinking: bool, text: str) -> None:
-    with serve(lambda body: completion(said)) as server:
+async def test_thinking_that_the_server_or_the_template_has_cut_off_is_put_back(
+    said: Reply, thinking: bool, text: str
+) -> None:
+    with serve(lambda body: said) as server:
         assert (await EndpointPolicy(LLM(server.url, "tiny"), thinking=thinking).complete(HELLO)).text == text
 
 

@@ -180,19 +180,16 @@ def _rotated(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
     return _seen(labelled, [*(op for op in _plain(labelled) if op.event is not Event.UPDATE), *rotated])
 
 
-def _unsure(labelled: LabelledSession, surface: Surface, otherwise: Callable[[Operation], list[Operation]]) -> ProbeAnswer:
-    updates = _updates(labelled)
-    found = surface.by_vectors(labelled, [op.text for op in updates])
-    unsure = {op for op, ids in zip(updates, found, strict=True) if ids[:1] != [op.target_memory_id]}
-    return _seen(labelled, [one for op in _plain(labelled) for one in (otherwise(op) if op in unsure else [op])])
+def _unsure(otherwise: Callable[[Operation], list[Operation]]) -> Policy:
+    """The target, but other operations for an UPDATE whose memory is not the nearest."""
 
+    def answer(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
+        updates = _updates(labelled)
+        found = surface.by_vectors(labelled, [op.text for op in updates])
+        unsure = {op for op, ids in zip(updates, found, strict=True) if ids[:1] != [op.target_memory_id]}
+        return _seen(labelled, [one for op in _plain(labelled) for one in (otherwise(op) if op in unsure else [op])])
 
-def _idle_when_unsure(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
-    return _unsure(labelled, surface, lambda op: [])
-
-
-def _adds_when_unsure(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
-    return _unsure(labelled, surface, lambda op: [_added(op)])
+    return answer
 
 
 def _over_updater(labelled: LabelledSession, surface: Surface) -> ProbeAnswer:
@@ -220,38 +217,42 @@ SLOPPY: Mapping[str, Probe] = {
 }
 """Policies that do what is right, not carefully."""
 
+
+def _cheat(description: str, answer: Policy, honest: str = "gold") -> Adversary:
+    return Adversary(_policy(description, answer), honest)
+
+
+def _same_text(labelled: LabelledSession, op: Operation) -> list[Operation]:
+    return [replace(op, text=_old(labelled, op))]
+
+
+def _touched_and_added(labelled: LabelledSession, op: Operation) -> list[Operation]:
+    return [_touched(labelled, op), _added(op)]
+
+
+def _erased_and_added(labelled: LabelledSession, op: Operation) -> list[Operation]:
+    return [replace(op, text=JUNK), _added(op)]
+
+
 ADVERSARIES: Mapping[str, Adversary] = {
-    "same_text": Adversary(
-        _policy("UPDATE with the old text", _changed(lambda labelled, op: [replace(op, text=_old(labelled, op))])),
-        "gold_without_updates",
+    "same_text": _cheat("UPDATE with the old text", _changed(_same_text), "gold_without_updates"),
+    "touch": _cheat("UPDATE with the old text, one word more", kept_values(1.0), "gold_without_updates"),
+    "touch_and_add": _cheat("the same, and the new text as ADD", _changed(_touched_and_added), "gold_as_add"),
+    "erase_and_add": _cheat("UPDATE with junk, the new text as ADD", _changed(_erased_and_added), "gold_as_add"),
+    "append": _cheat("UPDATE with the old text and the new behind it", _changed(_appended)),
+    "hedge": _cheat("every text also names the outdated values", _changed(_hedged, _hedged)),
+    "keywords_only": _cheat("every text is its keywords", _changed(_keywords_only, _keywords_only)),
+    "stuffed": _cheat("every text has the keywords of all", _changed(_stuffed, _stuffed)),
+    "long": _cheat("every text with what the user said around it", _changed(_long, _long)),
+    "twice": _cheat("every text once more as ADD, one word more", _changed(_twice, _twice)),
+    "merged": _cheat("all texts in one memory", _merged),
+    "restore": _cheat("half the bank overwritten and its texts added again", _restored, "do_nothing"),
+    "add_and_restore": _cheat(
+        "all texts as ADD, other memories overwritten and added again", _restored_beside_adds, "gold_as_add"
     ),
-    "touch": Adversary(_policy("UPDATE with the old text, one word more", kept_values(1.0)), "gold_without_updates"),
-    "touch_and_add": Adversary(
-        _policy("the same, and the new text as ADD", _changed(lambda labelled, op: [_touched(labelled, op), _added(op)])),
-        "gold_as_add",
+    "idle_when_unsure": _cheat("no UPDATE where the nearest memory is not the target", _unsure(lambda op: [])),
+    "adds_when_unsure": _cheat(
+        "ADD for UPDATE where the nearest memory is not the target", _unsure(lambda op: [_added(op)])
     ),
-    "erase_and_add": Adversary(
-        _policy(
-            "UPDATE with junk, the new text as ADD", _changed(lambda labelled, op: [replace(op, text=JUNK), _added(op)])
-        ),
-        "gold_as_add",
-    ),
-    "append": Adversary(_policy("UPDATE with the old text and the new behind it", _changed(_appended)), "gold"),
-    "hedge": Adversary(_policy("every text also names the outdated values", _changed(_hedged, _hedged)), "gold"),
-    "keywords_only": Adversary(_policy("every text is its keywords", _changed(_keywords_only, _keywords_only)), "gold"),
-    "stuffed": Adversary(_policy("every text has the keywords of all", _changed(_stuffed, _stuffed)), "gold"),
-    "long": Adversary(_policy("every text with what the user said around it", _changed(_long, _long)), "gold"),
-    "twice": Adversary(_policy("every text once more as ADD, one word more", _changed(_twice, _twice)), "gold"),
-    "merged": Adversary(_policy("all texts in one memory", _merged), "gold"),
-    "restore": Adversary(_policy("half the bank overwritten and its texts added again", _restored), "do_nothing"),
-    "add_and_restore": Adversary(
-        _policy("all texts as ADD, other memories overwritten and added again", _restored_beside_adds), "gold_as_add"
-    ),
-    "idle_when_unsure": Adversary(
-        _policy("no UPDATE where the nearest memory is not the target", _idle_when_unsure), "gold"
-    ),
-    "adds_when_unsure": Adversary(
-        _policy("ADD for UPDATE where the nearest memory is not the target", _adds_when_unsure), "gold"
-    ),
-    "rotated": Adversary(_policy("texts of a session's UPDATEs change places", _rotated), "gold"),
+    "rotated": _cheat("texts of a session's UPDATEs change places", _rotated),
 }

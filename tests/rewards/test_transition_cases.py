@@ -118,15 +118,6 @@ def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_clo
     assert transition_score(PRIOR, predicted, target, embed, RewardOptions(match_overwritten=False)).reward == 0.0
 
 
-def test_the_assignment_takes_the_largest_total_similarity_not_the_nearest_first():
-    embed = PlaneEmbedder(fixed={"A": unit(0), "B": unit(32), "a": unit(-25), "b": unit(5)})
-    score = transition_score(
-        state({}), [add("A"), add("B")], [add("a"), add("b")], embed, RewardOptions(tau=0.75, lexical_fidelity=False)
-    )
-    # A-b is the nearest pair (5 degrees), but then B-a (57 degrees) would not be valid.
-    assert {(pair.predicted.text, pair.target.text) for pair in score.pairs} == {("A", "a"), ("B", "b")}
-
-
 def test_targets_without_keywords_and_equal_texts():
     def blurred(texts):
         return np.full((len(texts), 4), 0.49999, dtype=np.float32)
