@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import count
@@ -25,6 +26,7 @@ from deltamem.journal.records import (
     Origin,
     changes_between,
     digest_of,
+    lineage,
     memory_number,
     problems_of,
     shape_problem,
@@ -45,6 +47,8 @@ class StaleJournalError(ConflictError):
     """Somebody else wrote to the journal since the state at hand was read."""
 
 
+_CHANGES = "changes CROSS JOIN entries USING (owner_id, position)"
+_REMEMBERED = "event <> 'NONE' AND erased = 0"  # Changes whose result is part of the state
 _APPLIED = "WHERE owner_id = ? AND session_id = ? AND undone = 0"
 _PAGE = 500
 """Entries read at once, so that no reader holds up a writer for long."""
@@ -125,8 +129,14 @@ class OwnerJournal:
         Raises:
             DeltaMemError: If the journal has no such point, see `resolve`.
         """
-        with self._database.read() as connection:
-            return rows.state(connection, self._owner_id(connection), self.resolve(point))
+        # With max(), SQLite takes the bare columns from the row that has the maximum.
+        query = (
+            "SELECT memory_number, after_text, after_time, after_metadata, max(seq) FROM changes WHERE owner_id = ?"
+            f" AND position <= ? AND {_REMEMBERED} GROUP BY memory_number ORDER BY memory_number"
+        )
+        with self._database.read():
+            found = self._rows(query, self.resolve(point))
+        return MemoryState(memory for row in found if (memory := rows.side(row, "after")) is not None)
 
     def diff(self, before: Point, after: Point = None) -> Diff:
         """What changed between two points, memory by memory."""
@@ -138,13 +148,15 @@ class OwnerJournal:
         They are read a few hundred at a time; use `snapshot` if other threads may change marks or erase in between.
         """
         last = self.head if until is None else until
+        span = "WHERE owner_id = ? AND position > ? AND position <= ? ORDER BY position"
         while after < last:
-            with self._database.read() as connection:
-                page = rows.entries(connection, self._owner_id(connection), after, last, _PAGE)
-            if not page:
-                return
-            yield from page
-            after = page[-1].position
+            with self._database.read():
+                page = self._rows(f"SELECT * FROM entries {span} LIMIT ?", after, last, _PAGE)
+                if not page:
+                    return
+                before, after = after, page[-1]["position"]
+                changes = rows.by_position(self._rows(f"SELECT * FROM changes {span}, seq", before, after))
+            yield from (rows.entry(row, changes.get(row["position"], ())) for row in page)
 
     def entry(self, position: int) -> Entry:
         """One entry.
@@ -172,9 +184,10 @@ class OwnerJournal:
         None if the dialogue was not kept, if the position is not a session's, or if no session of this id is applied and not
         undone.
         """
-        with self._database.read() as connection:
+        with self._database.read():
             position = self.session_position(session) if isinstance(session, str) else session
-            return None if position is None else rows.dialogue(connection, self._owner_id(connection), position)
+            stored = self._value("SELECT turns FROM dialogues WHERE owner_id = ? AND position = ?", position)
+        return None if stored is None else tuple(Turn(role, content) for role, content in json.loads(stored))
 
     @property
     def dialogue_count(self) -> int:
@@ -183,10 +196,7 @@ class OwnerJournal:
 
     def dialogues(self) -> Iterator[tuple[int, tuple[Turn, ...]]]:
         """All stored dialogues with the positions of their entries, oldest first."""
-        with self._database.read() as connection:
-            query = "SELECT position FROM dialogues WHERE owner_id = ? ORDER BY position"
-            positions = [int(row[0]) for row in connection.execute(query, (self._owner_id(connection),))]
-        for position in positions:
+        for (position,) in self._rows("SELECT position FROM dialogues WHERE owner_id = ? ORDER BY position"):
             turns = self.dialogue(position)
             if turns is not None:
                 yield position, turns
@@ -214,9 +224,9 @@ class OwnerJournal:
 
         Who knows it can compute them all, so it is as private as the memories.
         """
-        with self._database.read() as connection:
+        with self._database.read():
             # Importing an export without entries leaves a row of the owner, which must not show in the next export.
-            return UUID(rows.namespace(connection, self._owner_id(connection))) if self.head else None
+            return UUID(self._value("SELECT namespace FROM owners WHERE id = ?")) if self.head else None
 
     def uuids(self, point: Point = None) -> dict[str, UUID]:
         """By id, the UUIDs of the memories that the state at a point descends from; retracted and forgotten ones too.
@@ -231,8 +241,12 @@ class OwnerJournal:
         return {memory_id: datetime.fromisoformat(row["after_time"]) for memory_id, row in self._additions(point).items()}
 
     def _additions(self, point: Point) -> dict[str, sqlite3.Row]:
-        with self._database.read() as connection:
-            return rows.additions(connection, self._owner_id(connection), self.resolve(point))
+        """By id, the changes that made the memories that the state at a point descends from."""
+        query = "SELECT * FROM changes WHERE owner_id = ? AND position BETWEEN ? AND ? AND uuid IS NOT NULL ORDER BY seq"
+        with self._database.read():
+            ranges = lineage(self.resolve(point), self._restored())
+            found = [row for one in ranges for row in self._rows(query, one[0], one[-1])]
+        return {f"m{row['memory_number']}": row for row in found}
 
     def memory_id(self, given: str) -> str:
         """The id of a memory that is given by its UUID; anything else as it is.
@@ -241,8 +255,8 @@ class OwnerJournal:
         """
         if memory_number(given) is not None:
             return given
-        with self._database.read() as connection:
-            number = rows.number_of(connection, self._owner_id(connection), given.lower())
+        query = f"SELECT memory_number FROM {_CHANGES} WHERE owner_id = ? AND uuid = ? AND undone = 0"
+        number = self._value(query, given.lower())
         return given if number is None else f"m{number}"
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
@@ -279,8 +293,7 @@ class OwnerJournal:
     def changed_since(self, position: int) -> frozenset[str]:
         """Ids of the memories that entries after a position added, updated or removed."""
         query = "SELECT DISTINCT memory_number FROM changes WHERE owner_id = ? AND position > ? AND event <> 'NONE'"
-        with self._database.read() as connection:
-            return frozenset(f"m{row[0]}" for row in connection.execute(query, (self._owner_id(connection), position)))
+        return frozenset(f"m{number}" for (number,) in self._rows(query, position))
 
     def next_id_number(self) -> int:
         """The number of the next new memory.
@@ -290,7 +303,7 @@ class OwnerJournal:
         """
         # From the largest number downwards, which meets an effective entry soon.
         query = (
-            "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
+            f"SELECT memory_number FROM {_CHANGES}"
             " WHERE owner_id = ? AND event = 'ADD' AND (undone = 0 OR erased = 1) ORDER BY memory_number DESC LIMIT 1"
         )
         return int(self._value(query) or 0) + 1
@@ -306,7 +319,7 @@ class OwnerJournal:
         have become current again since.
         """
         query = (
-            "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
+            f"SELECT memory_number FROM {_CHANGES}"
             " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC LIMIT 1"
         )
         number = self._value(query, rows.text_hash(text))
@@ -363,9 +376,9 @@ class OwnerJournal:
 
     def verify(self) -> list[str]:
         """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
-        with self._database.read() as connection:
+        with self._database.read():
             try:
-                return problems_of(self.entries(), rows.restored(connection, self._owner_id(connection)), self.state)
+                return problems_of(self.entries(), self._restored(), self.state)
             except (ValueError, TypeError) as error:
                 return [f"an entry cannot be read: {error}"]
 
@@ -418,7 +431,7 @@ class OwnerJournal:
                 raise StaleJournalError(f"the journal is at position {head}, not {expected_head}: somebody else wrote to it")
             if session is not None and (known := self.session_position(session.id)) is not None:
                 raise SessionKnownError(f"session {session.id!r} is already applied (entry {known})")
-            memories = rows.current(connection, self._owner_id(connection), {change.memory_id for change in changes})
+            memories = self._newest({change.memory_id for change in changes})
             for change in changes:
                 if problem := step(memories, change):
                     raise StaleJournalError(f"the journal is at another state: {problem}")
@@ -520,17 +533,35 @@ class OwnerJournal:
 
     def _value(self, query: str, *values: object) -> Any:
         """The only value of a query whose first parameter is the owner; None if it finds nothing."""
+        found = self._rows(query, *values)
+        return found[0][0] if found else None
+
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """What a query finds whose first parameter is the owner."""
         with self._database.read() as connection:
-            found = connection.execute(query, (self._owner_id(connection), *values)).fetchone()
-        return None if found is None else found[0]
+            return connection.execute(query, (self._owner_id(connection), *values)).fetchall()
+
+    def _restored(self) -> dict[int, int]:
+        """For the position of each rollback, the position that it restored."""
+        found = self._rows("SELECT position, restored FROM entries WHERE owner_id = ? AND restored IS NOT NULL")
+        return {row["position"]: row["restored"] for row in found}
+
+    def _newest(self, memory_ids: Collection[str]) -> dict[str, Memory]:
+        """Some memories of the last state; those that are not in it are left out."""
+        query = f"SELECT * FROM changes WHERE owner_id = ? AND memory_number = ? AND {_REMEMBERED} ORDER BY seq DESC LIMIT 1"
+        found = [row for memory_id in memory_ids for row in self._rows(query, memory_number(memory_id))]
+        return {memory.id: memory for row in found if (memory := rows.side(row, "after")) is not None}
 
     def _steps(self, memory_id: str) -> tuple[HistoryStep, ...]:
         number = memory_number(memory_id)
         if number is None:
             return ()
-        with self._database.read() as connection:
-            found = rows.entries_of(connection, self._owner_id(connection), number)
-        return tuple(HistoryStep(entry, change) for entry in found for change in entry.changes)
+        with self._database.read():
+            query = "SELECT * FROM changes WHERE owner_id = ? AND memory_number = ? ORDER BY seq"
+            changes = rows.by_position(self._rows(query, number))
+            query = "SELECT * FROM entries WHERE owner_id = ? AND position = ?"
+            entries = [rows.entry(self._rows(query, position)[0], found) for position, found in changes.items()]
+        return tuple(HistoryStep(entry, change) for entry in entries for change in entry.changes)
 
     def _time_of(self, changes: Sequence[Change]) -> datetime | None:
         """The `Entry.session_time` of an edit."""
@@ -540,12 +571,12 @@ class OwnerJournal:
             if change.after is not None and (change.before is None or change.before.time != change.after.time)
         ]
         latest = max(written, key=rows.microseconds, default=None)
-        later = "SELECT 1 FROM entries WHERE owner_id = ? AND undone = 0 AND session_utc > ?"
+        later = "SELECT 1 FROM entries WHERE owner_id = ? AND undone = 0 AND session_utc > ? LIMIT 1"
         return None if latest is None or self._value(later, rows.microseconds(latest)) is not None else latest
 
     def _append(self, connection: sqlite3.Connection, entry: Entry) -> int:
         owner_id = rows.create_owner(connection, self.name)
         rows.insert(connection, owner_id, entry)
         if entry.restored is not None:
-            rows.mark_effective(connection, owner_id, entry.position)
+            rows.mark_effective(connection, owner_id, lineage(entry.position, self._restored()))
         return owner_id

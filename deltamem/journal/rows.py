@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
-from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Forgotten, lineage, memory_number
-from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Forgotten, memory_number
+from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Turn
 from deltamem.sqlite import FileKind, insert_row
 from deltamem.text import normalised
@@ -101,7 +101,8 @@ def _side_row(side: str, memory: Memory | None) -> dict[str, str | None]:
     return {f"{side}_text": memory.text, f"{side}_time": memory.time.isoformat(), f"{side}_metadata": metadata}
 
 
-def _side(row: sqlite3.Row, side: str) -> Memory | None:
+def side(row: sqlite3.Row, side: str) -> Memory | None:
+    """The memory before or after the change that a row stands for."""
     text, metadata = row[f"{side}_text"], row[f"{side}_metadata"]
     if text is None:
         return None
@@ -109,39 +110,13 @@ def _side(row: sqlite3.Row, side: str) -> Memory | None:
     return Memory(f"m{row['memory_number']}", text, datetime.fromisoformat(row[f"{side}_time"]), noted)
 
 
-def entries(connection: sqlite3.Connection, owner_id: int | None, after: int, until: int, limit: int) -> list[Entry]:
-    """The first `limit` entries of positions `after` + 1 to `until` with all their changes."""
-    found = connection.execute(
-        "SELECT * FROM entries WHERE owner_id = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?",
-        (owner_id, after, until, limit),
-    ).fetchall()
-    if not found:
-        return []
-    of_position = _by_position(
-        connection.execute(
-            "SELECT * FROM changes WHERE owner_id = ? AND position BETWEEN ? AND ? ORDER BY position, seq",
-            (owner_id, found[0]["position"], found[-1]["position"]),
-        )
-    )
-    return [_entry(row, of_position.get(row["position"], ())) for row in found]
-
-
-def entries_of(connection: sqlite3.Connection, owner_id: int | None, number: int) -> list[Entry]:
-    """The entries that concern one memory, each with the changes of this memory only."""
-    query = "SELECT * FROM changes WHERE owner_id = ? AND memory_number = ? ORDER BY seq"
-    of_position = _by_position(connection.execute(query, (owner_id, number)))
-    query = "SELECT * FROM entries WHERE owner_id = ? AND position = ?"
-    return [
-        _entry(connection.execute(query, (owner_id, position)).fetchone(), changes)
-        for position, changes in of_position.items()
-    ]
-
-
-def _by_position(changes: Iterable[sqlite3.Row]) -> dict[int, tuple[Change, ...]]:
+def by_position(changes: Iterable[sqlite3.Row]) -> dict[int, tuple[Change, ...]]:
+    """The changes that rows stand for, by the position of their entry, which the rows are ordered by."""
     return {position: tuple(map(_change, rows)) for position, rows in groupby(changes, key=lambda row: row["position"])}
 
 
-def _entry(row: sqlite3.Row, changes: tuple[Change, ...]) -> Entry:
+def entry(row: sqlite3.Row, changes: tuple[Change, ...]) -> Entry:
+    """The entry that a row stands for, with its changes."""
     plain = {one.name: row[one.name] for one in fields(Entry) if one.name != "changes"}
     read: dict[str, Any] = {
         "kind": EntryKind(row["kind"]),
@@ -157,62 +132,15 @@ def _change(row: sqlite3.Row) -> Change:
     return Change(
         event=ChangeEvent(row["event"]),
         memory_id=f"m{row['memory_number']}",
-        before=_side(row, "before"),
-        after=_side(row, "after"),
+        before=side(row, "before"),
+        after=side(row, "after"),
         turns=tuple(json.loads(row["turns"])),
         erased=bool(row["erased"]),
     )
 
 
-def state(connection: sqlite3.Connection, owner_id: int | None, position: int) -> MemoryState:
-    """The state after a position: what the newest change of each memory up to it left."""
-    # With max(), SQLite takes the bare columns from the row that has the maximum.
-    found = connection.execute(
-        "SELECT memory_number, after_text, after_time, after_metadata, max(seq) FROM changes"
-        " WHERE owner_id = ? AND position <= ? AND event <> 'NONE' AND erased = 0"
-        " GROUP BY memory_number ORDER BY memory_number",
-        (owner_id, position),
-    )
-    return MemoryState(memory for row in found if (memory := _side(row, "after")) is not None)
-
-
-def current(connection: sqlite3.Connection, owner_id: int | None, memory_ids: Collection[str]) -> dict[str, Memory]:
-    """Some memories of the last state; those that are not in it are left out."""
-    query = (
-        "SELECT * FROM changes WHERE owner_id = ? AND memory_number = ? AND event <> 'NONE' AND erased = 0"
-        " ORDER BY seq DESC LIMIT 1"
-    )
-    newest = (connection.execute(query, (owner_id, memory_number(memory_id))).fetchone() for memory_id in memory_ids)
-    return {memory.id: memory for row in newest if row is not None and (memory := _side(row, "after")) is not None}
-
-
-def additions(connection: sqlite3.Connection, owner_id: int | None, head: int) -> dict[str, sqlite3.Row]:
-    """By id, the changes that made the memories that the state at a position descends from."""
-    query = "SELECT * FROM changes WHERE owner_id = ? AND position >= ? AND position < ? AND uuid IS NOT NULL ORDER BY seq"
-    ranges = lineage(head, restored(connection, owner_id))
-    found = (row for one in ranges for row in connection.execute(query, (owner_id, one.start, one.stop)))
-    return {f"m{row['memory_number']}": row for row in found}
-
-
-def number_of(connection: sqlite3.Connection, owner_id: int | None, uuid: str) -> int | None:
-    """The number of the memory with a UUID; None if no effective entry made one."""
-    query = (
-        "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
-        " WHERE owner_id = ? AND uuid = ? AND undone = 0"
-    )
-    found = connection.execute(query, (owner_id, uuid)).fetchone()
-    return None if found is None else int(found["memory_number"])
-
-
-def restored(connection: sqlite3.Connection, owner_id: int | None) -> dict[int, int]:
-    """For the position of each rollback, the position that it restored."""
-    query = "SELECT position, restored FROM entries WHERE owner_id = ? AND restored IS NOT NULL"
-    return dict(connection.execute(query, (owner_id,)).fetchall())
-
-
-def mark_effective(connection: sqlite3.Connection, owner_id: int, head: int) -> None:
-    """Mark the entries that the state at a position descends from as effective and all others as undone."""
-    effective = lineage(head, restored(connection, owner_id))
+def mark_effective(connection: sqlite3.Connection, owner_id: int, effective: Sequence[range]) -> None:
+    """Mark the entries of some ranges (ascending) as effective and all others as undone."""
     update = "UPDATE entries SET undone = ? WHERE owner_id = ? AND position >= ? AND position < ? AND undone <> ?"
     starts = [0, *(positions.stop for positions in effective)]
     stops = [positions.start for positions in effective]
@@ -226,13 +154,6 @@ def insert_dialogue(connection: sqlite3.Connection, owner_id: int, position: int
     """Store the turns of a session."""
     stored = json.dumps([[turn.role, turn.content] for turn in turns], ensure_ascii=False)
     connection.execute("INSERT INTO dialogues (owner_id, position, turns) VALUES (?, ?, ?)", (owner_id, position, stored))
-
-
-def dialogue(connection: sqlite3.Connection, owner_id: int | None, position: int) -> tuple[Turn, ...] | None:
-    """The stored turns of one entry; None if there are none."""
-    query = "SELECT turns FROM dialogues WHERE owner_id = ? AND position = ?"
-    found = connection.execute(query, (owner_id, position)).fetchone()
-    return None if found is None else tuple(Turn(role, content) for role, content in json.loads(found["turns"]))
 
 
 def erase_memory(connection: sqlite3.Connection, owner_id: int, memory_id: str) -> None:

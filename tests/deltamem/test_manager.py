@@ -107,18 +107,6 @@ async def test_an_unreadable_answer_is_asked_for_again_and_records_nothing_if_it
     assert done.violations == {"missing_think": 2, "no_action": 2}
 
 
-async def test_a_broken_model_records_nothing_and_the_session_can_be_given_again() -> None:
-    class Broken(RulePolicy):
-        async def complete(self, messages: Sequence[Message]) -> Completion:
-            raise DeltaMemError("the endpoint is gone")
-
-    store = MemoryStore.in_memory(WordEmbedder())
-    broken, healed = MemoryManager(store, "ann", Broken()), MemoryManager(store, "ann", RulePolicy())
-    with pytest.raises(DeltaMemError, match="gone"):
-        await broken.ingest(said(broken, "s1", "My city is Boston."))
-    assert (await healed.ingest(said(healed, "s1", "My city is Boston."))).outcome is Outcome.APPLIED
-
-
 async def test_a_long_session_is_read_in_parts_that_see_each_other() -> None:
     memory = manager(window_tokens=2300)
     filler = ["The weather was fine and we talked about nothing in particular, once more. " * 3] * 8

@@ -174,16 +174,6 @@ def test_states_are_ordered_by_number_and_known_for_every_position(ann) -> None:
                 asked(position)
 
 
-def test_history_keeps_the_correction_chain(ann) -> None:
-    correction_chain(ann)
-    ingest(ann, 4, add(2, "Ann swims."))
-    history = ann.history("m1")
-    chain = [(entry.session_id, change.after.text.split()[-1]) for entry, change in history]
-    assert chain == [("s1", "Boston."), ("s2", "Denver."), ("s3", "Boulder.")]
-    assert ann.text_owner("ann lives  in\nDENVER.") == "m1"
-    assert ann.text_owner("Ann lives in Boulder.") is None
-
-
 def test_rollback_restores_and_marks_what_it_undoes(ann) -> None:
     correction_chain(ann)
     before = ann.state(1)
@@ -505,15 +495,6 @@ def test_threads_share_a_journal(journal) -> None:
         list(threads.map(work, range(6)))
     assert (journal.owner("common").head, len(refused)) == (15, 5 * 15)
     assert all(journal.owner(name).verify() == [] for name in journal.owners()) and len(journal.owners()) == 7
-
-
-def test_two_connections_take_turns(tmp_path) -> None:
-    with Journal.open(tmp_path / "j") as one, Journal.open(tmp_path / "j") as two:
-        ingest(one.owner("ann"), 1, add(1, "one"))
-        ingest(two.owner("ann"), 2, add(2, "two"))
-        with pytest.raises(StaleJournalError, match="position 2, not 1"):
-            one.owner("ann").append(EntryKind.SESSION, [], session=session(3), expected_head=1)
-        assert texts(one.owner("ann").state()) == {"m1": "one", "m2": "two"}
 
 
 def test_writing_while_reading_in_one_thread_is_a_bug(ann) -> None:
