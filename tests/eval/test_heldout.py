@@ -238,7 +238,10 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     with serve(answer) as server:
         endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny"]
         direct = ["episode.thinking=false", "episode.system_prompt=manager_compact", "endpoint.guided=true"]
-        assert main(composed(*endpoint, *direct, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3")) == 1
+        assert (
+            main(composed(*endpoint, *direct, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3", "resamples=20"))
+            == 1
+        )
     assert {str(request.get("chat_template_kwargs")) for request in server.requests} == {"{'enable_thinking': False}"}
     # The first request makes sure that the endpoint answers.
     assert all("structured_outputs" in request for request in server.requests[1:]) and len(server.requests) == 6
@@ -258,37 +261,28 @@ def test_an_evaluation_against_an_earlier_one(
     sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
-    before = tmp_path / "before"
     heldout = people(3, 2)
-    run(heldout, oracle).write(before)
-    other_reward = ScriptedPolicy(heldout, oracle, CONFIG)
-    options = RewardOptions(tau=0.6)
-    scored = asyncio.run(evaluate(other_reward, heldout, WordEmbedder(), CONFIG, options=options, resamples=10))
-    scored.write(tmp_path / "other_reward")
-    (tmp_path / "broken").mkdir()
-    for name in ("summary.json", "trajectories.jsonl"):
-        (tmp_path / "broken" / name).write_text("{}\n")
+    best = run(heldout, oracle)
+    policy, options = ScriptedPolicy(heldout, oracle, CONFIG), RewardOptions(tau=0.6)
+    rewarded = asyncio.run(evaluate(policy, heldout, WordEmbedder(), CONFIG, options=options, resamples=10))
+    moved = HeldoutResult([record | {"dialogue": []} for record in best.records], best.summary)
+    for name, result in (("before", best), ("reward", rewarded), ("moved", moved), ("broken", HeldoutResult([], {}))):
+        result.write(tmp_path / name)
     with serve(lambda body: completion(outputs().partition("</think>")[2].strip())) as server:
-        endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "probes=false", f"sessions={sessions_file}"]
-        said = {
-            "nowhere": "no held-out evaluation to compare with",
-            "broken": "not the files of a held-out evaluation",
-            "other_reward": "evaluated under another reward",
-        }
-        for folder, sentence in said.items():
+        command = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "probes=false", "resamples=20"]
+        command += [f"sessions={sessions_file}", f"out={tmp_path / 'out'}"]
+        for folder, sentence in (
+            ("nowhere", "no held-out evaluation to compare with"),
+            ("broken", "not the files of a held-out evaluation"),
+            ("reward", "evaluated under another reward"),
+            ("moved", "evaluated on other sessions"),
+        ):
             with pytest.raises(DeltaMemError, match=sentence):
-                main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={tmp_path / folder}"))
-        other = before / "trajectories.jsonl"
-        moved = tmp_path / "moved"
-        run(heldout, oracle).write(moved)
-        records = [json.loads(line) | {"dialogue": []} for line in other.read_text(encoding="utf-8").splitlines()]
-        (moved / other.name).write_text("".join(json.dumps(record) + "\n" for record in records))
-        with pytest.raises(DeltaMemError, match="evaluated on other sessions"):
-            main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={moved}"))
+                main(composed(*command, f"against={tmp_path / folder}"))
         assert not server.requests, "refused before anything was spent"
-        assert main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={before}")) == 0
+        assert main(composed(*command, f"against={tmp_path / 'before'}")) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    assert summary["against"]["folder"] == str(before)
+    assert summary["against"]["folder"] == str(tmp_path / "before")
     assert summary["against"]["differences"]["reward"]["estimate"] == pytest.approx(-1.0)
     printed = capsys.readouterr().out
     assert "More than" in printed and "-1.000*" in printed

@@ -45,7 +45,7 @@ def mixed(item: LabelledSession, turn: int) -> str:
 
 def run_policy(script: object, sessions: list[LabelledSession]) -> HeldoutResult:
     policy = ScriptedPolicy(sessions, script, CONFIG)  # type: ignore[arg-type]
-    return asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=200, provenance={"seed": 7}))
+    return asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=20, provenance={"seed": 7}))
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
@@ -83,7 +83,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sessions = graded(people(6, 4))
     folder.mkdir()
     write_lines(folder / "sessions.jsonl", map(json.loads, map(to_json_line, people(2, 2, "train"))))
-    probes = score_probes(folder / "sessions.jsonl", sessions, WordEmbedder(), resamples=50)
+    probes = score_probes(folder / "sessions.jsonl", sessions, WordEmbedder(), resamples=20)
     for phase, script in (("before", silent), ("after", mixed)):
         result = run_policy(script, sessions)
         result.summary["probes"] = probes
