@@ -40,11 +40,9 @@ class EvidenceFinder:
     """
 
     def __init__(self, turns: Mapping[str, str], names: Iterable[str] = ()) -> None:
-        """Take the turns apart.
+        """Take turns apart, which are texts by id, and the names of the people who speak.
 
-        Args:
-            turns: Text by id.
-            names: Names of the people who speak. They do not count: people rarely name themselves, and memories always do.
+        Names do not count: people rarely name themselves, and memories always do.
         """
         self._texts = turns
         self._names = frozenset(stem for name in names for stem in content_stems(name))

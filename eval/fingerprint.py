@@ -12,6 +12,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,6 @@ def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
     return {part: url and url.rstrip("/") for part, url in urls.items()}
 
 
-def _versions(system: str) -> dict[str, str]:
-    packages = system_kind(system).packages if system in system_names() else ()
-    found = versions(("sentence-transformers", *packages))
-    return {name: version for name, version in found.items() if name not in ("python", "platform")}
-
-
 async def served_model(llm: LLM) -> dict[str, Any]:
     """What the endpoint lists of its model, with the sha256 of its files where they are on this machine.
 
@@ -125,19 +120,12 @@ async def served_model(llm: LLM) -> dict[str, Any]:
     model = next((model for model in listed if model.id == llm.model), None)
     if model is None:
         return {}
-    described: dict[str, Any] = {
-        "id": model.id,
-        "root": model.root,
-        "max_model_len": model.context_window,
-        "owned_by": model.owned_by,
-    }
-    try:
-        weights = {} if model.root is None else await asyncio.to_thread(weights_sha256, Path(model.root))
-    except OSError:  # a path of the server's machine that this process may not read here
-        weights = {}
-    if weights:
-        described["weights"] = weights
-    return described
+    described = {"id": model.id, "root": model.root, "max_model_len": model.context_window, "owned_by": model.owned_by}
+    weights: dict[str, str] = {}
+    if model.root is not None:
+        with suppress(OSError):  # a path of the server's machine that this process may not read here
+            weights = await asyncio.to_thread(weights_sha256, Path(model.root))
+    return described | ({"weights": weights} if weights else {})
 
 
 def cache_identity(served: Mapping[str, Any]) -> str | None:
@@ -194,10 +182,12 @@ class RunManifest:
             asked = {part: llm for part, llm in clients.items() if part in canaries}
             served = {} if self.last is None else self.last.served  # of the parts that are not needed now
             listed = await asyncio.gather(*map(served_model, asked.values()))
+            packages = system_kind(config.system).packages if config.system in system_names() else ()
+            found = versions(("sentence-transformers", *packages))
             self._add(
                 Fingerprint(
                     commit=await asyncio.to_thread(git_commit),
-                    versions=_versions(config.system),
+                    versions={name: of for name, of in found.items() if name not in ("python", "platform")},
                     endpoints=endpoints,
                     served=served | dict(zip(asked, listed, strict=True)),
                     canaries={part: (canaries[part],) for part in asked},

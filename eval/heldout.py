@@ -172,7 +172,9 @@ async def evaluate(
     cached = embedder if isinstance(embedder, CachedEmbedder) else CachedEmbedder(embedder)
     rollouts = await run_episodes(sessions, policy, cached, config, max_concurrency=max_concurrency, on_done=on_done)
     # One large batch is much faster than one small batch a session; scoring then finds everything in the cache.
-    cached.documents(_scored_texts(sessions, rollouts))
+    target = (operation.text for item in sessions for operation in item.operations)
+    predicted = (operation.text for rollout in rollouts for operation in rollout.trajectory.operations or ())
+    cached.documents([text for text in dict.fromkeys((*target, *predicted)) if text])
     records = []
     for labelled, rollout in zip(sessions, rollouts, strict=True):
         trajectory = rollout.trajectory
@@ -204,13 +206,6 @@ async def evaluate(
         "provenance": made_with | dict(provenance or {}),
     }
     return HeldoutResult(records, summary)
-
-
-def _scored_texts(sessions: Sequence[LabelledSession], rollouts: Sequence[Rollout]) -> list[str]:
-    """The distinct texts that scoring may compare; prior memories are embedded already."""
-    target = (operation.text for item in sessions for operation in item.operations)
-    predicted = (operation.text for rollout in rollouts for operation in rollout.trajectory.operations or ())
-    return [text for text in dict.fromkeys((*target, *predicted)) if text]
 
 
 Record = Mapping[str, Any]
@@ -366,17 +361,14 @@ def shown_metrics(metrics: Mapping[str, Any]) -> list[str]:
     return [name for name in LABELS if name in metrics] + occurred
 
 
-def _reward_used(summary: Mapping[str, Any]) -> str:
-    options = summary["provenance"]["transition_options"]
-    changed = [f"{name}={value}" for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)]
-    return f"reward with {', '.join(changed)}" if changed else "the paper's reward"
-
-
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Lay the summary out for the terminal."""
+    options = summary["provenance"]["transition_options"]
+    changed = [f"{name}={value}" for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)]
+    reward = f"reward with {', '.join(changed)}" if changed else "the paper's reward"
     spent = f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s"
     title = f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people"
-    table = _interval_table("estimate", title, f"{_reward_used(summary)}; {spent}")
+    table = _interval_table("estimate", title, f"{reward}; {spent}")
     for name in shown_metrics(summary["metrics"]):
         value, cells = summary["metrics"][name], ("-", "nothing to count")
         if value:

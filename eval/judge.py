@@ -162,14 +162,11 @@ async def measure(judge: Judge, items: Sequence[CalibrationItem]) -> dict[str, A
 def error_rates(judged: Iterable[tuple[str, bool, bool]]) -> dict[str, Any]:
     """``false_accept``, ``false_reject`` and ``by_kind`` of `measure`.
 
-    Args:
-        judged: Of each answer its kind, whether it is right, and whether the judge called it right.
+    `judged` are of each answer its kind, whether it is right, and whether the judge called it right.
     """
     every = list(judged)
-    kinds, missed = (
-        Counter(kind for kind, *_ in every),
-        Counter(kind for kind, right, called in every if right is not called),
-    )
+    kinds = Counter(kind for kind, *_ in every)
+    missed = Counter(kind for kind, right, called in every if right is not called)
     accepted = [called for _, right, called in every if not right]
     rejected = [not called for _, right, called in every if right]
     return {

@@ -71,7 +71,11 @@ async def open_models(config: BenchmarkConfig, without: Collection[str] = ()) ->
             groups.setdefault(endpoint, {})[part] = settings
         clients: dict[str, LLM] = {}
         for group in groups.values():
-            client = _widest(group.values()).client(next(iter(group)), cache)
+            # With the most of what each of the parts allows
+            shared = ("slots", "timeout", "max_retries")
+            limits = {name: max(getattr(one, name) for one in group.values()) for name in shared}
+            part, settings = next(iter(group.items()))
+            client = settings.model_copy(update=limits).client(part, cache)
             stack.push_async_callback(client.close)
             clients |= dict.fromkeys(group, client)
         yield Models(cache, clients.get("manager"), clients.get("answer"), clients.get("judge"))
@@ -122,10 +126,3 @@ async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | Non
     if window is not None and settings.max_tokens is not None and settings.max_tokens >= window:
         raise DeltaMemError(f"{part}.max_tokens={settings.max_tokens} leaves no room in a context window of {window} tokens")
     return window
-
-
-def _widest(settings: Collection[ModelSettings]) -> ModelSettings:
-    """Settings for a client that several parts share: the most of what each allows."""
-    first = next(iter(settings))
-    limits = {name: max(getattr(one, name) for one in settings) for name in ("slots", "timeout", "max_retries")}
-    return first.model_copy(update=limits)

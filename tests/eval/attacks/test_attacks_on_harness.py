@@ -35,7 +35,7 @@ from eval.compare.layout import ALL
 from eval.judge import load_calibration
 from eval.locomo.__main__ import Locomo
 from eval.scores import GOLD_WORDS
-from eval.summary import headline_line
+from eval.summary import closing_lines, headline_line
 from eval.systems.base import Passage, SystemUnavailableError
 
 
@@ -95,6 +95,7 @@ def test_a_judge_that_cannot_be_trusted_withholds_the_score(judge: str, lab: Lab
     assert result.withheld and result.naive_score == 100
     assert "prose" not in judge or result.score <= lab.honest.score
     assert headline_line(result.summary).partition("lenient ")[2].startswith("withheld, ")
+    assert any(line.startswith("lenient judge on probes: accepts ") for line in closing_lines(result.summary, ()))
     table = Locomo.tables[0](result.summary)
     assert table is not None
     metrics, *columns = [list(column.cells) for column in table.columns]
