@@ -9,15 +9,15 @@ from typing import Any
 
 import yaml
 
-from deltamem.sessions import LabelledSession
+from deltamem.sessions import LabelledSession, Split
 from synth.assembly import labelled_sessions
 from synth.config import PersonaSettings, Shape
-from synth.names import InventedNames
+from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
-from synth.records import Person, Record
-from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult
+from synth.records import Person, Persona, Record
+from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Writer
 
 SHAPES = Path(__file__).parents[1] / "configs" / "shape"
 
@@ -42,6 +42,15 @@ def people(
         ]
 
     return asyncio.run(write())
+
+
+def life(
+    number: int, sizes: Shape, writer: Writer, *, sessions: int, seed: int = 1, real: bool = False, split: Split = "train"
+) -> Person:
+    """One person by a writer, with a name that occurs or an invented one."""
+    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split=split)
+    names = RealNames(seed) if real else InventedNames(seed, sizes.profile.name_syllables)
+    return asyncio.run(write_person(number, persona, writer, sizes, names, sessions=sessions, seed=seed))
 
 
 class Recorder(OfflineWriter):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from itertools import pairwise
 from statistics import mean
 
 import pytest
-from handmade import PERSONA, edit, span
-from offline_people import Recorder, shape
+from handmade import edit, span
+from offline_people import Recorder, life, shape
 
 from deltamem.memory import Event
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.demands import is_newcomer, plan_asides, plan_facts
-from synth.names import InventedNames
-from synth.person import write_person
 from synth.records import AsideKind, FactChange, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
@@ -28,9 +25,7 @@ PEOPLE = 3
 
 def written(number, *, sessions=15, sizes=SHAPE, writer=None):
     writer = writer or Recorder(1)
-    persona = PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
-    run = write_person(number, persona, writer, sizes, InventedNames(1), sessions=sessions, seed=1)
-    return writer, asyncio.run(run)
+    return writer, life(number, sizes, writer, sessions=sessions)
 
 
 @pytest.fixture(scope="module")

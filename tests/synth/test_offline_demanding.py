@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections import Counter
@@ -13,12 +12,11 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from offline_people import Recorder, shape
+from offline_people import Recorder, life, shape
 
 from deltamem.memory import Event
 from rewards.fidelity import folded
 from synth.assembly import labelled_sessions
-from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.offline.scenes import GIVEN, distractors, say_distractor, scenes
 from synth.offline.speaker import relative
@@ -34,9 +32,8 @@ from synth.offline.topics import (
     values,
     without_detail,
 )  # fmt: skip
-from synth.person import write_person
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Dialogue, Person, Persona
+from synth.records import Aside, AsideKind, Dialogue, Person
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import invented_full_names, occurs
 from synth.validators.session import judge_chain
@@ -87,11 +84,7 @@ def test_a_date_said_from_a_day_gives_the_date(days: int) -> None:
 def written(sizes: str = "demanding") -> tuple[list[Person], list[tuple[DialogueTask, Dialogue]]]:
     """Two people, and their dialogues with what was asked."""
     writer = Recorder(1)
-    people = []
-    for number in range(2):
-        persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
-        names = RealNames(1) if number and sizes == "demanding" else InventedNames(1)
-        people.append(asyncio.run(write_person(number, persona, writer, shape(sizes), names, sessions=10, seed=1)))
+    people = [life(number, shape(sizes), writer, sessions=10, real=number and sizes == "demanding") for number in range(2)]
     return people, [(task, done) for task, done, _ in writer.asked if task.unit is Unit.DIALOGUE and done is not None]
 
 
@@ -107,15 +100,10 @@ def test_lives_keep_all_rules() -> None:
     assert 0.15 < events[Event.UPDATE] / events.total() < 0.35 and events[Event.NONE]
 
 
-def tiny(number: int) -> Person:
-    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
-    sizes, names = shape("demanding_tiny"), InventedNames(1)
-    return asyncio.run(write_person(number, persona, OfflineWriter(1), sizes, names, sessions=4, seed=1))
-
-
 def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word_or_ends_it() -> None:
     ended = changed = 0
-    for person in map(tiny, range(28, 37)):
+    for number in range(28, 37):
+        person = life(number, shape("demanding_tiny"), OfflineWriter(1), sessions=4)
         name = person.profile.name
         for fact in (fact for session in person.sessions for fact in session.facts if fact.event is Event.UPDATE):
             before, after = (read(name, text) for text in (fact.previous_text, fact.text))

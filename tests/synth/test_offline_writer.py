@@ -8,20 +8,16 @@ import pytest
 from handmade import edit, span
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from offline_people import Recorder, people, shape
+from offline_people import Recorder, life, people, shape
 
 from deltamem.errors import DeltaMemError
-from deltamem.sessions import Split
 from synth.assembly import labelled_sessions
-from synth.config import Shape
-from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter, answer
 from synth.offline.paper import read_view
 from synth.offline.templates import slot_source
 from synth.offline.topics import PERSON, PLACE, read
-from synth.person import write_person
 from synth.planning import UPDATES
-from synth.records import FactChange, FactOrigin, PastEvent, Person, Persona, PlannedChange, Track
+from synth.records import FactChange, FactOrigin, PastEvent, Person, PlannedChange, Track
 from synth.tasks import Unit
 from synth.validators import judge_life
 from synth.validators.session import judge_chain
@@ -30,22 +26,16 @@ WORD = re.compile(r"[A-Za-z]+")
 SPLITS = st.sampled_from(["train", "heldout"])
 
 
-def write(number, sizes: Shape, writer, *, sessions: int, seed: int = 1, real: bool = False, split: Split = "train"):
-    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split=split)
-    names = RealNames(seed) if real else InventedNames(seed, sizes.profile.name_syllables)
-    return asyncio.run(write_person(number, persona, writer, sizes, names, sessions=sessions, seed=seed))
-
-
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Recorder, Person]:
     writer = Recorder(5)
-    return writer, write(3, shape("paper"), writer, sessions=25, real=True)
+    return writer, life(3, shape("paper"), writer, sessions=25, real=True)
 
 
 @settings(max_examples=25, deadline=None)
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), sessions=st.integers(1, 12), split=SPLITS)
 def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, sessions, split):
-    person = write(number, shape("demanding_tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
+    person = life(number, shape("demanding_tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
     assert judge_life(person, shape("demanding_tiny")).violations == ()
     labelled = list(labelled_sessions(person))
     assert judge_chain(labelled).violations == ()
@@ -59,7 +49,7 @@ def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, se
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=SPLITS)
 @example(number=393, seed=5610855, real=False, split="train")  # the assistant said the same twice
 def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
-    person = write(number, shape("paper"), OfflineWriter(seed), sessions=25, seed=seed, real=real, split=split)
+    person = life(number, shape("paper"), OfflineWriter(seed), sessions=25, seed=seed, real=real, split=split)
     assert person.violations == {} or set(person.violations.values()) == {0}, person.violations
     assert person.rejections == () and person.dropped == 0
     assert len(person.sessions) == 25 and all(session.dialogue for session in person.sessions)
