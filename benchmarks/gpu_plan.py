@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig, opening_messages
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, train_tokenizer
+from deltamem.training.tiny import chat_text, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +230,9 @@ def make_model(folder: Path, shape: Shape, sessions: Sequence[LabelledSession], 
     The tokenizer gets as many entries as the model has, so that all that the model samples can be read: vLLM never samples
     an id beyond the tokenizer, and its log-probs would differ from the trainer's.
     """
-    rng = random.Random(1)
-    template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
-    corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions]
     # Fewer than the model has, for the scaffolds come on top.
     entries = 1600 if shape.vocabulary is None else min(16_000, shape.vocabulary // 2)
-    tokenizer = train_tokenizer(corpus, TinyModelConfig(vocabulary=entries), episode.memory_fields)
+    tokenizer = train_tokenizer(sessions, episode, TinyModelConfig(vocabulary=entries), seed=1)
     longest = max(
         len(tokenizer(chat_text(opening_messages(item.session, episode), tokenizer))["input_ids"]) for item in sessions
     )

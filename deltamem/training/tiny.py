@@ -147,14 +147,18 @@ def scaffolds(fields: Sequence[MemoryField]) -> list[str]:
 
 
 def train_tokenizer(
-    corpus: Sequence[Sequence[str]], config: TinyModelConfig, fields: Sequence[MemoryField]
+    sessions: Sequence[LabelledSession], episode: EpisodeConfig, config: TinyModelConfig, *, seed: int
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens.
-
-    `corpus` holds the conversations of each person, `fields` is the order of the keys in the tool's answer.
-    """
+    """Train a byte-level BPE tokenizer on target trajectories, in which wire-format scaffolds and memory ids are tokens."""
+    rng = random.Random(seed)
+    template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
+    people: dict[str, list[str]] = {}
+    for labelled in sessions:
+        text = chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template)
+        people.setdefault(labelled.session.person_id, []).append(text)
+    corpus = list(people.values())
     # The scaffolds are cut out first, so that BPE spends its vocabulary on language; each piece counts once a person.
-    fixed = (*scaffolds(fields), *_MEMORY_IDS)
+    fixed = (*scaffolds(episode.memory_fields), *_MEMORY_IDS)
     between = re.compile(
         "|".join(map(re.escape, sorted((*fixed, END_OF_TEXT, TURN_START, TURN_END), key=len, reverse=True)))
     )
@@ -226,13 +230,7 @@ def build(
     folder: Path, sessions: Sequence[LabelledSession], episode: EpisodeConfig, config: TinyModelConfig, *, seed: int
 ) -> None:
     """Train the tokenizer on target trajectories (a few thousand suffice), make the model, and save both in a folder."""
-    rng = random.Random(seed)
-    template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
-    corpus: dict[str, list[str]] = {}
-    for labelled in sessions:
-        text = chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template)
-        corpus.setdefault(labelled.session.person_id, []).append(text)
-    tokenizer = train_tokenizer(list(corpus.values()), config, episode.memory_fields)
+    tokenizer = train_tokenizer(sessions, episode, config, seed=seed)
     model = new_model(config, tokenizer, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
