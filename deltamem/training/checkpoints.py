@@ -1,4 +1,4 @@
-"""verl's checkpoints: the manifest that makes one complete, which may go, and the room they need."""
+"""Checkpoints of verl and folders of models: what makes one complete, which may go, and the room they need."""
 
 from __future__ import annotations
 
@@ -6,17 +6,40 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from safetensors import SafetensorError
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.training.config import SupervisedConfig
 from deltamem.training.resources import ModelShape, gb, stored_bytes, trained_parameters
+
+
+@contextmanager
+def whole_folder(target: Path, what: str = "model") -> Iterator[Path]:
+    """An empty folder that takes the place of the target when the block ends well; else nothing of it remains.
+
+    What the operating system refuses is a `DeltaMemError` that says `what` could not be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        shutil.rmtree(target, ignore_errors=True)
+        partial.replace(target)
+    # safetensors has an exception of its own for it.
+    except (OSError, SafetensorError) as error:
+        raise DeltaMemError(f"{target}: the {what} could not be written: {' '.join(str(error).split())}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
 
 MANIFEST_FILE = "manifest.json"
 

@@ -16,14 +16,13 @@ from typing import Any, Literal, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from safetensors import SafetensorError
 from torch import Tensor
 
 from deltamem.config import run_plain
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import weights_sha256
-from deltamem.training.checkpoints import is_whole, latest_complete, step_of
+from deltamem.training.checkpoints import is_whole, latest_complete, step_of, whole_folder
 from deltamem.training.measured import read_measured
 from deltamem.training.model_card import model_card, run_episode
 
@@ -139,22 +138,12 @@ def export_run(
     if not path.is_file():
         raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
     config = cast(DictConfig, OmegaConf.load(path))
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        export_weights(checkpoint, partial, str(config.actor_rollout_ref.model.path), precision)
-        save_episode_config(partial, run_episode(config))
-        found.check(weights_sha256(partial))
+    with whole_folder(target, "policy") as folder:
+        export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
+        save_episode_config(folder, run_episode(config))
+        found.check(weights_sha256(folder))
         card = model_card(run, config, step_of(checkpoint), target.name, found)
-        (partial / "README.md").write_text(card, encoding="utf-8")
-        shutil.rmtree(target, ignore_errors=True)
-        partial.replace(target)
-    # safetensors has an exception of its own for what the operating system refuses.
-    except (OSError, SafetensorError) as error:
-        raise DeltaMemError(f"{target}: the policy could not be written: {' '.join(str(error).split())}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        (folder / "README.md").write_text(card, encoding="utf-8")
     return checkpoint
 
 

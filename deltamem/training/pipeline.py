@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +19,7 @@ from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256
 from deltamem.training import data, models, token_limits
-from deltamem.training.checkpoints import latest_complete
+from deltamem.training.checkpoints import latest_complete, whole_folder
 from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
@@ -149,7 +147,7 @@ def _write_rows(config: DictConfig, settings: TrainSettings) -> None:
 def _make_model(settings: TrainSettings, size: TinyModelConfig) -> None:
     from deltamem.training.tiny import build
 
-    with _replaced(settings.out / "model") as folder:
+    with whole_folder(settings.out / "model") as folder:
         build(folder, data.early_sessions(settings), settings.episode.config(), size, seed=settings.seed)
 
 
@@ -281,23 +279,12 @@ def _use_cpu(settings: TrainSettings) -> None:
 
 
 def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
-    with _replaced(_warm_model(settings)) as folder:
+    with whole_folder(_warm_model(settings)) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_episode_config(folder, settings.episode.config())
         if card is not None:
             (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-@contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """An empty folder that becomes the target, which is removed before, when the block ends well."""
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.mkdir(parents=True)
-    yield partial
-    partial.replace(target)
 
 
 def _grpo_inputs(config: DictConfig) -> dict[str, Any]:

