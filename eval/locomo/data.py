@@ -83,7 +83,7 @@ class DatedSession(_Frozen):
     """One sitting; turns have no times of their own."""
 
     number: int
-    time: Annotated[datetime, BeforeValidator(lambda text: datetime.strptime(text, DATE_FORMAT))]
+    time: Annotated[datetime, BeforeValidator(lambda text: datetime.strptime(str(text), DATE_FORMAT))]
     turns: tuple[LocomoTurn, ...]
 
 

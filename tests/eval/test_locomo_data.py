@@ -70,6 +70,7 @@ def test_answers_are_texts_or_absent_and_evidence_is_repaired_where_it_can_be(fi
         ("0.conversation.speaker_b", "Ana", "0: .*both speakers are called 'Ana'"),
         ("0.conversation.session_2_date_time", DELETED, r"0\.sessions_by_name\.session_2\.time"),
         ("0.conversation.session_2_date_time", "8/5/23", r"session_2\.time: .*'8/5/23' does not match"),
+        ("0.conversation.session_2_date_time", 5, r"session_2\.time: .*'5' does not match"),
         ("0.conversation.session_2.1.text", DELETED, r"session_2\.turns\.1\.text"),
         ("0.conversation.session_10.0.dia_id", "D2:1", "0: .*two turns have the same dia_id"),
     ],
