@@ -17,7 +17,7 @@ from scripted_server import Reply, Served, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from eval.data import find
-from eval.halumem.scores import extraction_table, outcomes_table, point_lines
+from eval.halumem.scores import extraction_table, outcomes_table, point_lines, retrieval_table
 from eval.summary import Summary
 from eval.systems.base import Passage
 from eval.systems.baselines import TurnIndex
@@ -33,10 +33,10 @@ def asked(server: Served) -> Counter[str]:
 
 
 def shown_rows(summary: dict[str, Any]) -> list[list[str]]:
-    """The words of each line of the tables of a judged run."""
-    console = Console(width=160, file=io.StringIO())
-    for table in (extraction_table, outcomes_table):
-        console.print(table(Summary.model_validate(summary)))
+    """The words of each line that is shown of a run."""
+    console, typed = Console(width=160, file=io.StringIO()), Summary.model_validate(summary)
+    for shown in (*(table(typed) for table in (extraction_table, outcomes_table, retrieval_table)), *point_lines(typed)):
+        console.print(shown)
     return [line.split() for line in console.file.getvalue().splitlines()]
 
 
@@ -140,6 +140,8 @@ def test_offline(tmp_path: Path) -> None:
         "memory_points": 3,
         "linked_to_turns": 2,
     }
+    rows = shown_rows(summary)
+    assert ["Basic", "Fact", "Recall", "1"] in [row[:4] for row in rows] and not any("FMR" in row for row in rows)
     questions = records(tmp_path)
     assert questions[f"{ANA}/S1/q1"]["ranks"] == [1]
     assert questions[f"{ANA}/S3/q1"]["evidence"] == ["Ana Lee's city is Denver."]
@@ -215,7 +217,7 @@ def test_a_session_that_fails_is_tried_again_later(tmp_path: Path) -> None:
     assert questions[f"{ANA}/S3/q1"]["notes"][1:] == points[f"{ANA}/S3/p1"]["notes"] == lacking
     # Two questions of the first session; a question and an updated point of the third.
     assert summary["out_of_order"] == {"after_later_sessions": 2, "without_earlier_sessions": 2}
-    assert "2 searches came after later sessions" in " ".join(point_lines(Summary.model_validate(summary)))
+    assert ["2", "searches", "came", "after"] in [row[:4] for row in shown_rows(summary)]
     assert summary["points"]["judged"] == 6
 
 
