@@ -296,13 +296,15 @@ def curve(questions: Sequence[QuestionRecord], judge: str) -> list[dict[str, flo
 
 
 EXTRACTION = {
-    "R": "recall",
-    "Weighted R": "weighted_recall",
-    "Target P": "target_accuracy",
-    "Acc.": "weighted_accuracy",
-    "FMR": "interference_accuracy",
-    "F1": "memory_extraction_f1",
+    "recall": ("R", "recall"),
+    "weighted_recall": ("Weighted R", "weighted_recall"),
+    "target_precision": ("Target P", "target_accuracy"),
+    "accuracy": ("Acc.", "weighted_accuracy"),
+    "resistance": ("FMR", "interference_accuracy"),
+    "f1": ("F1", "memory_extraction_f1"),
 }
+"""By the name in papers its heading and our metric."""
+
 OUTCOMES = {"C": "correct", "H": "hallucination", "O": "omission"}
 UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
 QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
@@ -314,8 +316,9 @@ def extraction_table(summary: Summary) -> Table | None:
     if summary.mode != "judged":
         return None
     title = f"{summary.benchmark}, {summary.system}: extraction, %"
-    view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", EXTRACTION)
-    for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), ALL):
+    headings, metrics = zip(*EXTRACTION.values(), strict=True)
+    view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", headings)
+    for scope, _, cells in _scoped(summary, metrics, ALL):
         view.add_row(scope, *cells)
     return view
 
@@ -392,25 +395,19 @@ def _scoped(summary: Summary, names: Sequence[str], category: str) -> Iterator[t
         yield scope, count, [score_cells(summary, metric, {category: count})[0] for metric in metrics]
 
 
-_OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
-_ANSWERS = columns_of({"update": None, "qa": None}, _OUTCOMES, {"update": "Updating", "qa": "QA"})
-_EXTRACTION = {"recall": "R", "weighted_recall": "Weighted R", "target_precision": "Target P", "accuracy": "Acc."}
-_EXTRACTION |= {"resistance": "FMR", "f1": "F1"}
+_LABELS = {label: heading for heading, label in OUTCOMES.items()}
+_ANSWERS = columns_of({"update": None, "qa": None}, _LABELS, {"update": "Updating", "qa": "QA"})
+_EXTRACTED = columns_of({"extraction": None}, {name: heading for name, (heading, _) in EXTRACTION.items()})
 
 
 def _halumem(scope: str) -> dict[str, str]:
-    return {
-        "extraction/recall": f"recall({scope})",
-        "extraction/weighted_recall": f"weighted_recall({scope})",
-        "extraction/target_precision": f"target_accuracy({scope})",
-        "extraction/accuracy": f"weighted_accuracy({scope})",
-        "extraction/resistance": f"interference_accuracy({scope})",
-        **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
-        **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
-    }
+    metrics = {f"extraction/{name}": metric for name, (_, metric) in EXTRACTION.items() if name != "f1"}
+    for label in _LABELS:
+        metrics |= {f"update/{label}": f"{label}_update_memory_ratio", f"qa/{label}": f"{label}_qa_ratio"}
+    return {key: f"{metric}({scope})" for key, metric in metrics.items()}
 
 
-_STRICT = {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES}
+_STRICT = {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _LABELS}
 _HALUMEM = (
     Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **_halumem("all")}, ALL),
     Variant("failed judges left out", _halumem("valid"), ALL),
@@ -420,14 +417,14 @@ _HALUMEM = (
 LAYOUTS = (
     PaperTable(
         "as in Tables 3 and 6 of the DeltaMem paper",
-        (*columns_of({"extraction": None}, {"f1": "F1"}), *_ANSWERS),
+        (_EXTRACTED[-1], *_ANSWERS),
         _HALUMEM,
         id="halumem",
         note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
     ),
     PaperTable(
         "as in Table 3 of the HaluMem paper",
-        (*columns_of({"extraction": None}, _EXTRACTION), *_ANSWERS),
+        (*_EXTRACTED, *_ANSWERS),
         _HALUMEM,
         id="operations",
     ),
