@@ -396,10 +396,13 @@ def read_data(config: LocomoConfig) -> LocomoData:
     path = config.data or require(LOCOMO)
     released = tuple(load_locomo(path))
     sha256 = file_sha256(path)
-    audit = _audit(config, released, published=sha256 == LOCOMO.sha256)
-    conversations = released
-    if config.gold == "audited" and audit is not None:
-        conversations = tuple(map(audit.apply, released))
+    audit, audited = None, config.gold == "audited"
+    if config.audit or audited or sha256 == LOCOMO.sha256:  # The list that happens to lie there is of the released file
+        listed = config.audit or find(LOCOMO_AUDIT)
+        if listed is None and audited:
+            raise DeltaMemError(missing(LOCOMO_AUDIT))
+        audit = None if listed is None else load_audit(listed, released)
+    conversations = tuple(map(audit.apply, released)) if audited and audit is not None else released
     every = [(one.id, question) for one in conversations for question in one.questions]
     wanted = [(name, question_record(name, question)) for name, question in every if question.category in config.categories]
     sample = draw(wanted, [one.id for one in conversations], config, len(every), "conversations")
@@ -423,14 +426,3 @@ def read_data(config: LocomoConfig) -> LocomoData:
         },
         sample=sample.note,
     )
-
-
-def _audit(config: LocomoConfig, released: Sequence[Conversation], *, published: bool) -> LocomoAudit | None:
-    if config.audit is None and config.gold == "original" and not published:
-        return None  # the list that happens to lie there is of the released file
-    path: Path | None = config.audit or find(LOCOMO_AUDIT)
-    if path is not None:
-        return load_audit(path, released)
-    if config.gold == "audited":
-        raise DeltaMemError(missing(LOCOMO_AUDIT))
-    return None

@@ -421,7 +421,9 @@ def history(
         )
         before = len(_turns(messages, 0, question.end, keep_system=keep_system))
         samples.append(PlacedQuestion(record, question, before, block, frozenset(turn.id for turn in held)))
-    return PersonaHistory(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
+    named = _NAME.search(messages[0].content) if messages[0].role == "system" else None  # In the first persona text
+    key = StoreKey(store, named[1].strip() if named else "the user", BATCH_TURNS)
+    return PersonaHistory(key, tuple(pieces), tuple(samples))
 
 
 def histories(
@@ -460,12 +462,6 @@ def _turns(messages: Sequence[ContextMessage], start: int, stop: int, *, keep_sy
         for index, message in enumerate(messages[start:stop], start)
         if keep_system or message.role != "system"
     )
-
-
-def _owner(messages: Sequence[ContextMessage]) -> str:
-    """The name that the first persona text gives."""
-    found = _NAME.search(messages[0].content) if messages[0].role == "system" else None
-    return found[1].strip() if found else "the user"
 
 
 @dataclass(frozen=True)
