@@ -396,7 +396,8 @@ def read_data(config: LocomoConfig) -> LocomoData:
     path = config.data or require(LOCOMO)
     released = tuple(load_locomo(path))
     sha256 = file_sha256(path)
-    audit, audited = None, config.gold == "audited"
+    audit: LocomoAudit | None = None
+    audited = config.gold == "audited"
     if config.audit or audited or sha256 == LOCOMO.sha256:  # The list that happens to lie there is of the released file
         listed = config.audit or find(LOCOMO_AUDIT)
         if listed is None and audited:
