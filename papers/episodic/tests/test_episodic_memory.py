@@ -188,6 +188,10 @@ async def test_what_cannot_be_read_is_asked_once_more_and_then_left() -> None:
     done = await broken.ingest(booking())
     assert (done.outcome, done.usage.calls, dict(done.violations)) == (Outcome.UNREADABLE, 2, {"no_block": 2})
     assert broken.memory.journal.head == 0
+    broken._policy = Reviewer(
+        lambda messages: "No." if "You are given the notes" in messages[0]["content"] else answer(messages)
+    )
+    assert (await broken.ingest(booking())).outcome is Outcome.UNREADABLE and broken.memory.journal.head == 1
     broken._policy = Reviewer()
     assert (await broken.ingest(booking())).outcome is Outcome.APPLIED
 

@@ -146,7 +146,7 @@ def test_calls_that_fail_change_nothing_and_every_tool_can_be_used(world: World)
         call(reset(world), "get_membership_status", {"user_id": OREN})  # whose membership is over, which is noted once
         return [world.hashes(user) for user in (MARA, OREN)]
 
-    right = READS | {tool: keeps for _, tool, keeps, _ in POLICIES}
+    right = {tool: keeps for _, tool, keeps, _ in POLICIES} | READS
     assert set(right) == set(TOOLS)
     for number, (tool, arguments) in enumerate(right.items()):
         before = fresh()
@@ -334,6 +334,8 @@ def test_what_was_wrong_changes_nothing(world: World) -> None:
     for at in ("24:00", "19:00:00", "7pm", "", "25:10", "-1:00"):
         assert call(world, "create_reservation", RESERVE | {"time": at}).startswith(ERROR), at
     assert call(world, "burn_restaurant", {}).startswith(ERROR)
+    for query, most in ((" ", 5), ("SELECT 1 AS x", 0)):
+        assert call(world, "execute_sql", {"query": query, "max_rows": most}).startswith(ERROR)
     assert world.hashes(MARA) == before
 
 
