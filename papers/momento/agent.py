@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
@@ -90,22 +90,6 @@ class UserMessage:
     images: tuple[str, ...] = ()
 
 
-class Agent(Protocol):
-    """Serves the user of one trial."""
-
-    async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
-        """Reply to a message, given what was recalled for it, oldest first; a `DeltaMemError` ends the trial."""
-        ...
-
-
-class Customer(Protocol):
-    """Wants something from the agent."""
-
-    async def say(self, reply: str | None) -> str:
-        """The next message after the agent's reply, None at the beginning; `DONE` or a `DeltaMemError` ends the trial."""
-        ...
-
-
 @dataclass
 class Model:
     """A model as a part of a trial plays it; draws of different trials differ."""
@@ -156,7 +140,7 @@ class LLMAgent:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
-        """See `Agent`."""
+        """Reply to a message, given what was recalled for it, oldest first."""
         system = self.prompt.fill(
             user_id=self.task.user_id,
             date=f"{self.task.current_date:%A}, {self.task.current_date}",
@@ -251,7 +235,7 @@ class LLMUser:
         self._messages: list[dict[str, object]] = [{"role": "system", "content": filled}]
 
     async def say(self, reply: str | None) -> str:
-        """See `Customer`."""
+        """The next message after the agent's reply, None at the beginning; `DONE` ends the trial."""
         # What the agent says is what this model is told, and the reverse.
         heard = BEGINNING if reply is None else reply or SILENCE
         self._messages.append({"role": "user", "content": heard})
@@ -270,7 +254,7 @@ class ScriptedUser:
         self._opening = task.opening
 
     async def say(self, reply: str | None) -> str:
-        """See `Customer`."""
+        """The next message after the agent's reply, None at the beginning; `DONE` ends the trial."""
         if reply is None:
             return self._opening
         return "Yes, please go ahead." if reply.endswith("?") else DONE
@@ -287,7 +271,7 @@ class ScriptedAgent:
         self._planned: tuple[str, dict[str, Any], str] | None = None  # a call, and what to say once it is done
 
     async def turn(self, message: UserMessage, memory: Sequence[str]) -> str:
-        """See `Agent`."""
+        """Reply to a message, given what was recalled for it, oldest first."""
         if self._planned is not None:
             (name, arguments, told), self._planned = self._planned, None
             done = await self._tools.call(name, **arguments)

@@ -139,8 +139,7 @@ class ServiceDatabase:
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
-        with sql.parsing():
-            asked, bounded = sql.checked(query, READABLE, (SESSIONS,))
+        asked, bounded = sql.checked(query, READABLE, (SESSIONS,))
         return self.guarded(_READER, asked, _limited(bounded, most), most)
 
     def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
@@ -150,8 +149,7 @@ class ServiceDatabase:
         """
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
         reader = self._readers[_RECALLER]
-        with sql.parsing():
-            asked, bounded = sql.checked(query, (SESSIONS,), READABLE, values)
+        asked, bounded = sql.checked(query, (SESSIONS,), READABLE, values)
         with reader.transaction():
             reader.execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
             return self.guarded(_RECALLER, asked, _limited(bounded, _MOST_RECALLED), _MOST_RECALLED)[1]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 
 import sqlglot
 from sqlglot import exp
@@ -44,15 +43,6 @@ long as the product of two lengths. TRIM of 300,000 characters by as many others
 """
 
 
-@contextmanager
-def parsing() -> Iterator[None]:
-    """Refuse a query that is nested too deeply for the parser, at whatever step that shows."""
-    try:
-        yield
-    except RecursionError as error:
-        raise PolicyViolationError("the query is nested too deeply") from error
-
-
 def checked(
     query: str, tables: Collection[str], hidden: Collection[str] = (), values: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
@@ -67,6 +57,13 @@ def checked(
     Raises:
         PolicyViolationError: If it is anything else; says what is not allowed.
     """
+    try:
+        return _checked(query, tables, hidden, values or {})
+    except RecursionError as error:
+        raise PolicyViolationError("the query is nested too deeply") from error
+
+
+def _checked(query: str, tables: Collection[str], hidden: Collection[str], values: Mapping[str, str]) -> tuple[str, str]:
     if len(query) > _LONGEST:
         raise PolicyViolationError(f"a query may have {_LONGEST:,} characters")
     try:
@@ -87,8 +84,8 @@ def checked(
         _check(node, {*tables, *named})
     tree = tree.transform(_distance)
     for place in list(tree.find_all(exp.Placeholder)):
-        if place.name in (values or {}):
-            place.replace(exp.Literal.string((values or {})[place.name]))
+        if place.name in values:
+            place.replace(exp.Literal.string(values[place.name]))
     written = tree.sql(dialect="postgres", comments=False)
     _bound(tree)
     return written, tree.sql(dialect="postgres", comments=False)

@@ -18,8 +18,6 @@ from eval.records import QuestionRecord
 from eval.systems.base import Memory
 from papers.momento.agent import (
     DONE,
-    Agent,
-    Customer,
     LLMAgent,
     LLMUser,
     Model,
@@ -46,8 +44,8 @@ class Trial:
         config, context = shared.config, shared.context
         prompts, scope = context.prompts, f"task {task.task_id}"
         self.task, self.world, self.config, self.toolbox = task, world, config, Toolbox(world)
-        self.agent: Agent = ScriptedAgent(self.toolbox, task, shared.reader)
-        self.user: Customer = ScriptedUser(task)
+        self.agent: LLMAgent | ScriptedAgent = ScriptedAgent(self.toolbox, task, shared.reader)
+        self.user: LLMUser | ScriptedUser = ScriptedUser(task)
         self.models: dict[str, Model] = {}  # By the part that they play; none where a script plays it
         if context.answer is not None and shared.user is not None:
             model, writer = (Model(context.answer, config.answer, config.seed, scope, number) for _ in range(2))

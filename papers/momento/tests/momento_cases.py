@@ -39,45 +39,23 @@ OTHER_DISH = next(dish for dish in CATALOGUE.menu_items if dish["restaurant_id"]
 STAMP = "2026-05-01T10:00:00+00:00"
 
 
+def _row(kind: str, name: str, user: str, **values: Any) -> dict[str, Any]:
+    return {"id": new_id(kind, name), "user_id": user, "created_at": STAMP} | values
+
+
 def order_row(name: str, status: str, user: str = MARA, **changes: Any) -> dict[str, Any]:
-    return {
-        "id": new_id("order", name),
-        "user_id": user,
-        "restaurant_id": PLACE["id"],
-        "fulfillment": "pickup",
-        "status": status,
-        "total_price": 12.25,
-        "currency": "USD",
-        "created_at": STAMP,
-        "updated_at": STAMP,
-    } | changes
+    made = {"restaurant_id": PLACE["id"], "fulfillment": "pickup", "total_price": 12.25, "currency": "USD"}
+    return _row("order", name, user, status=status, updated_at=STAMP, **made | changes)
 
 
 def reservation_row(name: str, status: str = "confirmed", user: str = MARA, **changes: Any) -> dict[str, Any]:
-    return {
-        "id": new_id("reservation", name),
-        "user_id": user,
-        "restaurant_id": PLACE["id"],
-        "date": "2026-05-20",
-        "time": "19:00",
-        "party_size": 4,
-        "duration_minutes": 90,
-        "status": status,
-        "created_at": STAMP,
-    } | changes
+    made = {"restaurant_id": PLACE["id"], "date": "2026-05-20", "time": "19:00", "party_size": 4, "duration_minutes": 90}
+    return _row("reservation", name, user, status=status, **made | changes)
 
 
 def membership_row(name: str, tier: str, user: str = MARA, **changes: Any) -> dict[str, Any]:
-    return {
-        "id": new_id("membership", name),
-        "user_id": user,
-        "tier": tier,
-        "status": "active",
-        "start_date": "2026-01-01",
-        "end_date": "2026-12-31",
-        "created_at": STAMP,
-        "updated_at": STAMP,
-    } | changes
+    made = {"status": "active", "start_date": "2026-01-01", "end_date": "2026-12-31", "updated_at": STAMP}
+    return _row("membership", name, user, tier=tier, **made | changes)
 
 
 ITEM = {
