@@ -294,14 +294,9 @@ class _Writer:
         """What is there before: a table that is to be moved, and others' tables."""
         if self.topic != "time":
             return {}
-        row = {
-            "restaurant_id": place["id"],
-            "date": true["date"],
-            "party_size": 2,
-            "duration_minutes": 60,
-            "status": "confirmed",
-        }
+        row = {"restaurant_id": place["id"], "date": true["date"], "party_size": 2, "duration_minutes": 60}
         stamp = f"{self.today - timedelta(days=1)}T09:00:00+00:00"
+        row["status"] = "confirmed"
         mine = {"id": self.reservation, "user_id": self.user, "time": "12:30", "created_at": stamp}
         other = next(str(user["id"]) for user in self.catalogue.users if user["id"] != self.user)
         his = {"id": new_id("his", self.seed, self.number), "user_id": other, "time": "13:00", "created_at": stamp}

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
+from deltamem.sessions import json_objects
 from eval.data import noted, nothing_usable, reading
 from papers.momento.tools import TOOLS
 from papers.momento.world import HASHES, TRIAL_TABLES
@@ -244,12 +245,4 @@ def _values(path: Path, content: bytes) -> Iterable[Any]:
             return list(parquet.read_table(arrow.BufferReader(content)).to_pylist())
         except (arrow.ArrowException, OSError) as error:
             raise DeltaMemError(f"{path}: not a parquet file that can be read: {error}") from error
-    try:
-        text = content.decode("utf-8-sig")
-        if text.lstrip().startswith("["):
-            return list(json.loads(text))
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DeltaMemError(f"{path}: not UTF-8 text, and no parquet file") from error
-    except (ValueError, RecursionError) as error:
-        raise DeltaMemError(f"{path}: neither JSON lines nor a JSON list: {error}") from error
+    return [value for _, value in json_objects(path, "task")]
