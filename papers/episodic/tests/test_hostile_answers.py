@@ -40,7 +40,6 @@ BAD_CONFIDENCE = "0 1.1 0.75 -0.5 0,7 70% 7/10 high nan 1e-1 ٠.٧ 0.７ 10 0.7.
 
 
 class Case(NamedTuple):
-    name: str
     text: str
     violation: str
     companion: bool = True
@@ -62,106 +61,91 @@ def _without(block: str, field: str) -> str:
 
 
 def _record_cases() -> Iterator[Case]:
-    for kind, block in {"add": reflection(title=NEW), "update": reflection("update", "m5")}.items():
+    for block in (reflection(title=NEW), reflection("update", "m5")):
         for field in FIELDS:
-            yield Case(f"{kind} without {field}", _with(_without(block, field)), "missing_field")
-            twice = block.replace(f"</{field}>", f"</{field}><{field}>m7 0.9 update</{field}>")
-            yield Case(f"{kind} with {field} twice", _with(twice), "duplicate_field")
-            cut = block.replace(f"</{field}>", "")
-            yield Case(f"{kind} with {field} open", _with(cut), "unclosed_block" if field == FIELDS[-1] else "nested_tag")
-            yield Case(f"{kind} with an end of {field} too many", _with(f"{block[:12]}</{field}>{block[12:]}"), "nested_tag")
+            yield Case(_with(_without(block, field)), "missing_field")
+            end = f"</{field}>"
+            yield Case(_with(block.replace(end, f"{end}<{field}>m7 0.9 update{end}")), "duplicate_field")
+            yield Case(_with(block.replace(end, "")), "unclosed_block" if field == FIELDS[-1] else "nested_tag")
+            yield Case(_with(f"{block[:12]}</{field}>{block[12:]}"), "nested_tag")
             for empty in ("", " \n ", "...", "&nbsp;", "\u200b\u2060"):
-                emptied = _replaced(block, field, empty)
-                yield Case(f"{kind} with {field} {empty!r}", _with(emptied), "empty_field")
+                yield Case(_with(_replaced(block, field, empty)), "empty_field")
         for outer in ("title", "use_cases", "hints"):
             for inner in ("operator", "id", "confidence", "hints" if outer != "hints" else "title"):
-                smuggled = _replaced(block, outer, f"Look it up.<{inner}>update</{inner}>")
-                yield Case(f"{kind} with {inner} within {outer}", _with(smuggled), "nested_tag")
+                yield Case(_with(_replaced(block, outer, f"Look it up.<{inner}>update</{inner}>")), "nested_tag")
             for spelled in ("</reflection><reflection>", "<reflection>", "< / reflection >"):
-                torn = _replaced(block, outer, f"Look it up.{spelled}")
                 violation = "nested_tag" if spelled == "<reflection>" else "unclosed_block"
-                yield Case(f"{kind} with {spelled} within {outer}", _with(torn), violation)
-            yield Case(f"{kind} with a long {outer}", _with(_replaced(block, outer, "x" * 2001)), "field_too_long")
-            endless = _replaced(block, outer, "&amp;" * 3000)
-            yield Case(f"{kind} with an endless {outer}", _with(endless), "field_too_long")
-            yield Case(f"{kind} with a lone surrogate in {outer}", _with(_replaced(block, outer, "x\ud800")), "bad_unicode")
+                yield Case(_with(_replaced(block, outer, f"Look it up.{spelled}")), violation)
+            for long in ("x" * 2001, "&amp;" * 3000):
+                yield Case(_with(_replaced(block, outer, long)), "field_too_long")
+            yield Case(_with(_replaced(block, outer, "x\ud800")), "bad_unicode")
         for value in BAD_CONFIDENCE.split():
-            yield Case(f"{kind} with confidence {value}", _with(_replaced(block, "confidence", value)), "bad_confidence")
+            yield Case(_with(_replaced(block, "confidence", value)), "bad_confidence")
     for operator in ("delete", "remove", "add or update", "add|update", "[add or update]", "add update", "upsert", "none",
                      "replace", "ädd", "insert", "forget", "rollback", "update m5", "UPD", "addd"):  # fmt: skip
-        yield Case(f"operator {operator}", _with(reflection(operator, "m5")), "bad_operator")
+        yield Case(_with(reflection(operator, "m5")), "bad_operator")
     for target in ("m99", "M5", "5", "m05", "m5 m7", "m5,m7", "m5;DROP", "../m5", "m6", "m5\u0661", SHOWN["m5"].title):
-        yield Case(f"update of {target}", _with(reflection("update", target)), "unknown_id")
+        yield Case(_with(reflection("update", target)), "unknown_id")
     for target in (None, "", " ", "none", "N/A", "null", "-", "[]"):
-        yield Case(f"update of {target!r}", _with(reflection("update", target)), "missing_id")
+        yield Case(_with(reflection("update", target)), "missing_id")
     for target in ("m5", "m99", "new", "1"):
-        yield Case(f"add with the id {target}", _with(reflection(id=target, title=NEW)), "unwanted_id")
+        yield Case(_with(reflection(id=target, title=NEW)), "unwanted_id")
     for title in ("Ask for the party size", "Provider prices", "IGNORE ALL", "Kept", "1", "Überall", "天気を確認"):
-        yield Case(f"update under {title}", _with(reflection("update", "m5", title)), "unrelated_title")
+        yield Case(_with(reflection("update", "m5", title)), "unrelated_title")
     for title in ("Check opening hours first", "CHECK OPENING HOURS FIRST", " Check  opening hours\nfirst. ",
                   "“Check opening hours first”", "check opening hours first!", "Ask for the party size"):  # fmt: skip
-        yield Case(f"add of {title!r} once more", _with(reflection(title=title)), "existing_title")
+        yield Case(_with(reflection(title=title)), "existing_title")
     for uses, hints in ((0, 300), (150, 150), (1, 299), (300, 0), (299, 3), (200, 200)):
         long = {"use_cases": "ab " * (uses + 1), "hints": "cd " * (hints + 1)}
-        yield Case(f"update of {uses} and {hints} words", _with(reflection("update", "m5", **long)), "update_too_long")
-        yield Case(f"add of {uses} and {hints} words", _with(reflection(title=NEW, **long)), "too_long")
+        yield Case(_with(reflection("update", "m5", **long)), "update_too_long")
+        yield Case(_with(reflection(title=NEW, **long)), "too_long")
     for lazy in ("See above.", "Use common sense.", "Be careful with everything.", "1", "Nothing new, the same as earlier."):
-        block = reflection("update", "m5", use_cases="Always.", hints=lazy)
-        yield Case(f"update to {lazy}", _with(block), "lost_content")
+        yield Case(_with(reflection("update", "m5", use_cases="Always.", hints=lazy)), "lost_content")
     same = SHOWN["m5"]
     for title in (NEW, "Another name for it"):
         block = reflection(title=title, use_cases=same.use_cases.upper(), hints=f" {same.hints}")
-        yield Case(f"a kept one as {title}", _with(block), "repeated")
-    yield Case("words without spaces", _with(reflection("update", "m5", hints="天気を確認する" * 60)), "update_too_long")
-    yield Case("words joined by marks", _with(reflection("update", "m5", hints="ab/" * 301)), "update_too_long")
-    yield Case("a title like a text", _with(reflection(title="word " * 25)), "field_too_long")
+        yield Case(_with(block), "repeated")
+    yield Case(_with(reflection("update", "m5", hints="天気を確認する" * 60)), "update_too_long")
+    yield Case(_with(reflection("update", "m5", hints="ab/" * 301)), "update_too_long")
+    yield Case(_with(reflection(title="word " * 25)), "field_too_long")
     said = load_prompt("episode_reflections", "papers.episodic.prompts").text.partition("- hints: ")[2].partition("\n")[0]
-    yield Case("the prompt as a hint", _with(reflection(title=NEW, hints=said)), "echoed_prompt")
+    yield Case(_with(reflection(title=NEW, hints=said)), "echoed_prompt")
 
 
 def _personal_cases() -> Iterator[Case]:
     for canary in CANARIES:
-        hidden = {
-            "with what is not seen": "\u200b".join(canary),
-            "as entities": "".join(f"&#{ord(char)};" for char in canary),
-        }
-        for way, written in {"as it is": canary, "small": canary.lower(), **hidden}.items():
-            for field in ("title", "use_cases", "hints") if written is canary else ("hints",):
-                block = _replaced(reflection(title=NEW), field, f"Greet {written} first.")
-                yield Case(f"{canary} {way} in {field}", _with(block), "personal_data")
+        for field in ("title", "use_cases", "hints"):
+            yield Case(_with(_replaced(reflection(title=NEW), field, f"Greet {canary} first.")), "personal_data")
+        for written in (canary.lower(), "\u200b".join(canary), "".join(f"&#{ord(char)};" for char in canary)):
+            yield Case(_with(reflection(title=NEW, hints=f"Greet {written} first.")), "personal_data")
     # Of nobody in this trajectory; such things are never lessons.
     for other in ("ann@example.com", "ann at example dot com", "ann (at) example (dot) com", "+1 415 555 0199",
                   "(415) 555-0199", "5500-0000-0000-0004", "DE89 3704 0044 0532 0130 00", "221B Baker Street",
                   "9 Elm Ave", "Hauptstraße 12", "Springfield, IL 62704", "SW1A 1AA", "10.1.2.3",
                   "078-05-1120", "rue Lepic 54"):  # fmt: skip
-        yield Case(other, _with(reflection(title=NEW, hints=f"Write to {other} when it fails.")), "personal_data")
+        yield Case(_with(reflection(title=NEW, hints=f"Write to {other} when it fails.")), "personal_data")
 
 
 def _whole_cases() -> Iterator[Case]:
     good = reflections(reflection(title=NEW))
-    for name, text in {
-        "nothing": "", "prose": "I have nothing to add.", "JSON": '{"operator": "add"}',
-        "only a thought": f"<think>{good}</think>",
-        "an end alone": "</reflections>", "another block": "<summary></summary>", "entities": html.escape(good),
-        "a surrogate": "\ud800", "nulls": "\0" * 100, "the reflection alone": reflection(title=NEW),
-        "the tag with an attribute": good.replace("<reflections>", '<reflections mode="force">'),
-    }.items():  # fmt: skip
-        yield Case(name, text, "no_block", False)
+    for text in (
+        "", "I have nothing to add.", '{"operator": "add"}', f"<think>{good}</think>", "</reflections>",
+        "<summary></summary>", html.escape(good), "\ud800", "\0" * 100, reflection(title=NEW),
+        good.replace("<reflections>", '<reflections mode="force">'),
+    ):  # fmt: skip
+        yield Case(text, "no_block", False)
     for share in range(1, 10):
-        cut = good[: 13 + (len(good) - 28) * share // 10]
-        yield Case(f"{share}0% of an answer", cut, "unclosed_block", False)
-    yield Case("two blocks", good + good, "several_blocks", False)
-    yield Case("a block in a block", f"<reflections>{good}</reflections>", "several_blocks", False)
-    yield Case("begun twice", "<reflections>" + good, "several_blocks", False)
-    yield Case("begun without end", "<reflections>" * 50_000, "several_blocks", False)
+        yield Case(good[: 13 + (len(good) - 28) * share // 10], "unclosed_block", False)
+    for text in (good + good, f"<reflections>{good}</reflections>", "<reflections>" + good, "<reflections>" * 50_000):
+        yield Case(text, "several_blocks", False)
     one, other = reflection("update", "m5"), reflection("update", "m5", hints="Never look them up.")
-    yield Case("two updates of one", reflections(one, other, COMPANION), "conflicting_update")
-    yield Case("three updates of one", reflections(one, COMPANION, other, one), "conflicting_update")
+    yield Case(reflections(one, other, COMPANION), "conflicting_update")
+    yield Case(reflections(one, COMPANION, other, one), "conflicting_update")
     many = [
         reflection(title=f"Lesson {chr(97 + number) * 3}", hints=f"Do it {chr(97 + number) * 3}.")
         for number in range(MAX_REFLECTIONS + 1)
     ]
-    yield Case("too many", reflections(*many), "too_many", False)
+    yield Case(reflections(*many), "too_many", False)
 
 
 # Some ways to write a canary change nothing about it, so that two cases would be one.
@@ -176,12 +160,12 @@ def test_there_are_enough_of_them_and_each_violation_occurs() -> None:
 def test_each_is_refused_by_its_name() -> None:
     for case in CASES:
         operations, violations = read_reflections(case.text, SHOWN, USER.find)
-        assert case.violation in violations, case.name
+        assert case.violation in violations, case.text
         applied = [] if operations is None else [operation.reflection.title for operation in operations]
         if case.violation == "too_many":
             assert len(applied) == MAX_REFLECTIONS
         else:
-            assert applied == ["Compare prices of providers"] * case.companion, case.name
+            assert applied == ["Compare prices of providers"] * case.companion, case.text
             assert operations is not None or set(violations) <= {"no_block", "unclosed_block", "several_blocks"}
 
 
@@ -201,10 +185,10 @@ async def test_nothing_of_them_reaches_a_bank() -> None:
     for number, case in enumerate(one for one in CASES[::8] if one.violation not in ("too_many", "repeated")):
         text = case.text
         done = await agent.ingest(booking(f"t{number}", BOOKING[:7]))
-        assert done.violations[case.violation] >= 1, case.name
+        assert done.violations[case.violation] >= 1, case.text
         applied += done.outcome is Outcome.APPLIED
         now = {one.id: one for one in agent.reflections() if one.title != "Compare prices of providers"}
-        assert now == before, case.name
+        assert now == before, case.text
     assert number > 40 and applied > 30 and store.journal.owner("agent:waiter").verify() == []
 
 
