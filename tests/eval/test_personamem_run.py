@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from benchmark_cases import PERSONAMEM, Notebook, command, prepare, records, served
-from personamem_cases import ANA, PERSONAMEM_EXCERPT, asked, contexts, row, rows, write_contexts, write_data, write_questions
+from personamem_cases import ANA, asked, contexts, row, rows, write_contexts, write_data, write_questions
 from scripted_server import Reply, completion, serve
 
 from deltamem.errors import DeltaMemError
-from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, find
+from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS
 
 STORE = "a1" * 6
 
@@ -140,18 +140,6 @@ def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Not
     told = [record["error"] for record in found if "error" in record]
     ends = [f"its end index {end} is not within its context, which has 12 messages" for end in (13, -1)]
     assert sorted(told) == sorted([*["its context c3c3c3c3c3c3 is not in less.jsonl"] * 2, *ends])
-
-
-def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Notebook) -> None:
-    questions, excerpt = find(PERSONAMEM_QUESTIONS), find(PERSONAMEM_EXCERPT)
-    if questions is None or excerpt is None:
-        pytest.skip("PersonaMem's questions or the excerpt of its contexts are not here")
-    summary = run(tmp_path, f"questions={questions}", f"contexts={excerpt}")
-    assert summary["benchmark"] == "PersonaMem 32k, not the published file", "an excerpt of the contexts"
-    assert summary["questions"]["total"] == summary["questions"]["failed"] == len(records(tmp_path)) == 589
-    lost = summary["data"]["questions_without_history"]
-    assert sum(lost.values()) == 589 and set(lost) == {"context_missing", "end_out_of_range"}
-    assert "589 questions, 7 types, 20 personas, 37 contexts, 222 histories" in summary["version"]
 
 
 def script(body: dict[str, Any]) -> Reply:
