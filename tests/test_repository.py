@@ -108,6 +108,8 @@ def test_the_figures_of_the_house_and_what_its_page_names() -> None:
     name = re.compile(r"`((?:deltamem|rewards|synth|eval|papers|integrations)\.[\w.]+)`")
     groups = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"])
     assert [dotted for dotted in set(name.findall(page)) - groups if not tree.defines(dotted)] == []
+    paths = re.findall(r"`([a-z][\w/]*(?:\.py|/))`", page)
+    assert len(paths) > 10 and [path for path in paths if not (ROOT / path).exists()] == []
     assert tree.defines("deltamem.episode.Episode.read") and not tree.defines("deltamem.memory.nothing")
     walks = {part.partition("\n")[0]: part for part in page.split("\n## ")[1:] if ": " in part.partition("\n")[0]}
     assert [title.partition(":")[0] for title in walks] == ["Training", "Serving", "Evaluation"]
