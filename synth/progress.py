@@ -26,7 +26,7 @@ class Progress(ProgressDisplay):
         self, people: int, expected: Mapping[Unit, float], *, seconds: float, pool: EndpointPool | None = None
     ) -> None:
         """So many people are to be written; of one, the units `expected` are. `seconds`: between two lines."""
-        units: Counter[str] = Counter()
+        units = Counter({unit.stage: 0 for unit in Unit})
         for unit, count in expected.items():
             units[unit.stage] += round(count * people)
         console = Console(stderr=True, highlight=False)

@@ -78,12 +78,16 @@ def test_everybody_is_kept_and_the_files_are_written_and_nobody_is_written_again
     assert asked == [] and files(tmp_path) == before
 
 
-def test_what_records_depend_on_is_done_again_when_it_changes_and_settings_of_the_machine_are_not(tmp_path, asked, whole):
+def test_what_records_depend_on_is_done_again_when_it_changes_and_settings_of_the_machine_are_not(
+    tmp_path, asked, whole, capsys
+):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert generate(settings(tmp_path, people_at_once=3, progress_seconds=1.0, estimate__gpus=3, llm__slots=7)) == 0
     assert asked == [] and files(tmp_path) == files(whole)
-    assert generate(settings(tmp_path, seed=4)) == 0
+    capsys.readouterr()
+    assert generate(settings(tmp_path, seed=4, progress_seconds=1e-9)) == 0
     assert sorted(asked) == list(range(6))
+    assert re.search(r"^profile \d+/\d+, .*, people [1-6]/6, 0 tokens, .*\b0 repairs", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_a_failing_person_is_kept_as_an_error_and_the_rest_goes_on(tmp_path, failing, asked, capsys, whole):
