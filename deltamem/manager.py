@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
@@ -33,6 +33,8 @@ from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
+
+T = TypeVar("T")
 
 _CONFLICTS = 20  # How often a session is read again because something was recorded for the same owner meanwhile
 
@@ -189,8 +191,7 @@ class MemoryManager:
             DeltaMemError: If there are no edits, `actor` or a text is empty, metadata is not flat, or a memory is not in
                 the state.
         """
-        async with self.owned.turn():
-            return await asyncio.to_thread(self.owned.edit, edits, actor)
+        return await self._in_turn(self.owned.edit, edits, actor)
 
     async def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
         """The `k` memories most similar to a query that meet the filters (`deltamem.filters`), by falling similarity.
@@ -295,27 +296,18 @@ class MemoryManager:
         Raises:
             DeltaMemError: If there never was such a memory.
         """
-        async with self.owned.turn():
-            entry = await asyncio.to_thread(self.owned.forget, memory_id)
-            await self._forget_answers()
-            return entry
+        return await self._in_turn(self.owned.forget, memory_id, erases=True)
 
     async def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
         """Erase several memories for good at the cost of one, see `forget`; those that there are not are left out."""
-        async with self.owned.turn():
-            entries = await asyncio.to_thread(self.owned.forget_all, memory_ids)
-            await self._forget_answers()
-            return entries
+        return await self._in_turn(self.owned.forget_all, memory_ids, erases=True)
 
     async def forget_owner(self) -> Erasure:
         """Erase everything about this owner. Only a hash of the name, the time and counts remain.
 
         The manager cannot be used afterwards.
         """
-        async with self.owned.turn():
-            erasure = await asyncio.to_thread(self._store.erase_owner, self.owner)
-            await self._forget_answers()
-            return erasure
+        return await self._in_turn(self._store.erase_owner, self.owner, erases=True)
 
     def export(self, stream: TextIO) -> Counts:
         """Write the state and the whole journal as JSON lines."""
@@ -411,12 +403,15 @@ class MemoryManager:
             return replace(transition, notes=(*transition.notes, f"the search is yet to catch up: {error}"))
         return transition
 
-    async def _forget_answers(self) -> None:
-        """Answers of the models that a response cache holds repeat what was said."""
-        if self.searcher is not None:
-            await asyncio.to_thread(self.searcher.forget_answers)
-        if isinstance(self._policy, ScopedPolicy):
-            await asyncio.to_thread(self._policy.forget_scope, self.owner)
+    async def _in_turn(self, write: Callable[..., T], *given: object, erases: bool = False) -> T:
+        async with self.owned.turn():
+            done = await asyncio.to_thread(write, *given)
+            # Answers of the models that a response cache holds repeat what was said.
+            if erases and self.searcher is not None:
+                await asyncio.to_thread(self.searcher.forget_answers)
+            if erases and isinstance(self._policy, ScopedPolicy):
+                await asyncio.to_thread(self._policy.forget_scope, self.owner)
+            return done
 
 
 class SyncMemoryManager:

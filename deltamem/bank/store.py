@@ -234,14 +234,11 @@ class UserStore:
         May be repeated, should an earlier call have ended between journal and index.
         """
         with self.writing():
-            past = self.journal.history(memory_id)
+            past = self.journal.history(memory_id)  # raises if there never was such a memory
+            if entries := self.forget_all([memory_id]):
+                return entries[0]
             forgotten = [entry for entry, _ in past if entry.kind is EntryKind.FORGET]
-            known = all(change.erased for _, change in past) and forgotten
-            entry = forgotten[-1] if known else self.journal.forget(memory_id)
-            if entry.position > self.bank.position:
-                self._move(entry, self.journal.state(), {})
-            self.bank.purge()
-        return entry
+            return forgotten[-1] if forgotten else self.journal.forget(memory_id)
 
     def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
         """Erase several memories at the cost of one, see `OwnerJournal.forget_all`."""

@@ -150,7 +150,7 @@ def main(job: str, folder: Path, count: int) -> None:
     MemoryManager.ingest_job = stage.during("read", MemoryManager.ingest_job)  # type: ignore[method-assign]
     JobQueue._end = stage.during("end", JobQueue._end)  # type: ignore[method-assign]
     JobQueue.claim = stage.during("claim", JobQueue.claim)  # type: ignore[method-assign]
-    OwnerJournal.forget = stage.during("forget", OwnerJournal.forget)  # type: ignore[method-assign]
+    OwnerJournal.forget_all = stage.during("forget", OwnerJournal.forget_all)  # type: ignore[method-assign]
     ChromaBank._flush = stage.during("flush", ChromaBank._flush)  # type: ignore[method-assign]
     ChromaBank.purge = stage.during("purge", ChromaBank.purge)  # type: ignore[method-assign]
     deltamem.journal.transfer.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]

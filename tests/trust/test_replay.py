@@ -53,7 +53,7 @@ async def found(memory: MemoryManager) -> list[list[tuple[str, float]]]:
     return [comparable(hits) for hits in await memory.search_many(QUERIES, 50)]
 
 
-async def test_rollback_then_replay_gives_the_same_state_and_searches(tmp_path: Path) -> None:
+async def test_rollback_then_replay_and_export_then_import_give_the_same_state_and_searches(tmp_path: Path) -> None:
     store, memory = opened(tmp_path / "bank")
     with store:
         for session in sessions(25):
@@ -69,13 +69,6 @@ async def test_rollback_then_replay_gives_the_same_state_and_searches(tmp_path: 
     with store:
         assert memory.state() == state and await found(memory) == results
         check_journal(memory.owned.journal, state)
-
-
-async def test_export_then_import_into_an_empty_directory_gives_the_same(tmp_path: Path) -> None:
-    store, memory = opened(tmp_path / "one")
-    with store:
-        for session in sessions(15):
-            await memory.ingest(session)
         await memory.rollback("s11")
         await memory.forget("m2")
         state, results, written = memory.state(), await found(memory), export_text(memory.owned.journal)
