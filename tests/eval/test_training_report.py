@@ -124,6 +124,10 @@ def test_it_shows_header_table_and_charts(page: Page) -> None:
         assert f">{legend}<" in page.source, legend
     for legend in ("turn limit", "weight sync"):
         assert f">{legend}<" not in page.source, "it never happened"
+    # Shallow policies stand beside the trained one.
+    assert "after GRPO, sampled" in page.text and "every sentence of the user as ADD" in page.text
+    assert "before GRPO, sampled earns 0.100, no more than" in page.text
+    assert page.text.index("copy all") < page.text.index("perfect texts, all as ADD; knows the target")
 
 
 def test_all_trajectories_are_in_the_viewer(page: Page, viewer: Page) -> None:
@@ -134,12 +138,6 @@ def test_all_trajectories_are_in_the_viewer(page: Page, viewer: Page) -> None:
     assert [steps.count(step) for step in (None, 0, 20, 40, 60)] == [25, 2, 2, 3, 2]
     updates = [line for line in lines for target in line["targets"] if target["operation"]["event"] == "UPDATE"]
     assert updates and all(line["prior"] for line in updates), "what an operation replaces"
-
-
-def test_shallow_policies_stand_beside_the_trained_one(page: Page) -> None:
-    assert "after GRPO, sampled" in page.text and "every sentence of the user as ADD" in page.text
-    assert "before GRPO, sampled earns 0.100, no more than" in page.text
-    assert page.text.index("copy all") < page.text.index("perfect texts, all as ADD; knows the target")
 
 
 def test_rewards_by_difficulty_are_shown_where_it_was_planned(page: Page, tmp_path: Path) -> None:
@@ -195,22 +193,15 @@ def test_turns_are_taken_apart_and_what_cannot_be_is_shown_raw() -> None:
 
 
 def test_the_table_tells_better_from_worse() -> None:
-    def summary(**values: float) -> dict[str, object]:
-        return {"metrics": {name: {"estimate": v, "low": v - 0.05, "high": v + 0.05} for name, v in values.items()}}
+    def summary(*values: float) -> dict[str, object]:
+        names = ("reward", "add_for_update_rate", "format", "queries_per_memory")
+        intervals = ({"estimate": value, "low": value - 0.05, "high": value + 0.05} for value in values)
+        return {"metrics": dict(zip(names, intervals, strict=True))}
 
-    rows = comparison(
-        {
-            "before_sampled": summary(reward=0.5, add_for_update_rate=0.1, format=0.9, queries_per_memory=0.1),
-            "after_sampled": summary(reward=0.7, add_for_update_rate=0.4, format=0.91, queries_per_memory=0.9),
-        }
-    )
-    verdicts = {name: (sampled.verdict, greedy.difference) for name, (sampled, greedy) in rows.items()}
-    assert verdicts == {
-        "reward": ("better", None),
-        "due UPDATEs done as ADD": ("worse", None),
-        "format": ("", None),
-        "queries per memory": ("", None),
-    }
+    rows = comparison({"before_sampled": summary(0.5, 0.1, 0.9, 0.1), "after_sampled": summary(0.7, 0.4, 0.91, 0.9)})
+    verdicts = {name: sampled.verdict for name, (sampled, _) in rows.items()}
+    assert verdicts == {"reward": "better", "due UPDATEs done as ADD": "worse", "format": "", "queries per memory": ""}
+    assert all(greedy.difference is None for _, greedy in rows.values()), "not measured"
 
 
 def test_what_is_missing_or_damaged_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
