@@ -42,6 +42,7 @@ def test_the_example_prints_what_the_page_says(
     printed = re.search(r"it prints.*?```\n(.*?)```", PAGE, re.DOTALL)
     assert printed is not None
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
     with serve(model) as server:
         program = block(PAGE, "python", "SAID = ").replace("http://localhost:8000/v1", server.url)
         exec(compile(program, "the page", "exec"), {"__name__": "__main__"})

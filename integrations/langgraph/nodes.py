@@ -15,7 +15,7 @@ from langgraph.store.base import GetOp, validate_op_namespace
 
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import Outcome, Transition
+from deltamem.ingest import Outcome
 from deltamem.journal.jobs import JobConflictError
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
@@ -108,13 +108,8 @@ class MemoryNodes:
         return {"messages": [last.model_copy(update={"content": content, "additional_kwargs": noted})]}
 
     def _remember(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        session = self._session(state, config)
-        if session is not None and self._enqueue:
-            self._enqueue_session(session)
-        elif session is not None:
-            with start_blocking_portal() as portal:
-                _warn(portal.call(self.manager_of(session.person_id).ingest, session))
-        return {}
+        with start_blocking_portal() as portal:
+            return portal.call(self._aremember, state, config)
 
     async def _aremember(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         session = self._session(state, config)
@@ -122,7 +117,8 @@ class MemoryNodes:
             await asyncio.to_thread(self._enqueue_session, session)
         elif session is not None:
             manager = await asyncio.to_thread(self.manager_of, session.person_id)
-            _warn(await manager.ingest(session))
+            if (await manager.ingest(session)).outcome is Outcome.UNREADABLE:
+                logger.warning("session %r was not remembered: the model's answer could not be read", session.id)
         return {}
 
     def _enqueue_session(self, session: Session) -> None:
@@ -187,8 +183,3 @@ def _turn(message: AnyMessage) -> Turn:
     elif recalled and isinstance(content, list):
         content = content[:-1]
     return Turn("user" if isinstance(message, HumanMessage) else "assistant", text_of(content))
-
-
-def _warn(transition: Transition) -> None:
-    if transition.outcome is Outcome.UNREADABLE:
-        logger.warning("session %r was not remembered: the model's answer could not be read", transition.session_id)
