@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -94,14 +94,13 @@ def takes_options(
     given_to = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     own = [parameter for parameter in given_to if parameter.name != "further"]
     added = {name: _option_fields(kind) for name, kind in further.items()}
-    shared = _option_fields(Options)
 
     @wraps(command)
     def with_options(**given: object) -> int | None:
         def taken(names: Iterable[inspect.Parameter]) -> dict[str, Any]:
             return {parameter.name: given.pop(parameter.name) for parameter in names}
 
-        options = Options(**taken(shared))
+        options = Options(**taken(_SHARED))
         if len(own) < len(given_to):
             given["further"] = {name: kind(**taken(added[name])) for name, kind in further.items()}
         return command(options, **given)
@@ -109,14 +108,13 @@ def takes_options(
     parameters = [
         *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
         *(parameter for those in added.values() for parameter in those),
-        *shared,
+        *_SHARED,
     ]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
 
 
-@cache
 def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
     """The fields of a dataclass that are options, as parameters by keyword."""
     parameters = []
@@ -127,6 +125,9 @@ def _option_fields(kind: type[Any]) -> list[inspect.Parameter]:
                     info.envvar = f"DELTAMEM_{parameter.name.upper()}"
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     return parameters
+
+
+_SHARED = _option_fields(Options)
 
 
 def check_bank(options: Options) -> None:
