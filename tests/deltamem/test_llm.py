@@ -291,15 +291,10 @@ async def test_a_cached_answer_is_not_asked_for_again_and_all_that_decides_it_is
         first, again = await ask(llm), await ask(llm)
         assert not first.cached and again == Answer("hi", False, 1, 3, cached=True, reasoning="hm")
         assert llm.usage == RequestCounts(requests=1, cached=1, prompt_tokens=1, completion_tokens=3)
-        others: list[dict[str, Any]] = [
-            {"sample": 1},
-            {"scope": "ann"},
-            {"temperature": 0.5},
-            {"max_tokens": 9},
-            {"seed": 0},
-        ]
-        for other in (*others, {"response_format": {"type": "json_object"}}, {"extra_body": {"top_k": 1}}):
-            assert not (await ask(llm, **other)).cached
+        others: dict[str, Any] = {"sample": 1, "scope": "ann", "temperature": 0.5, "max_tokens": 9, "seed": 0}
+        others |= {"response_format": {"type": "json_object"}, "extra_body": {"top_k": 1}}
+        for name, value in others.items():
+            assert not (await ask(llm, **{name: value})).cached
         assert not (await LLM(server.url, "other", cache=llm.cache).chat(HELLO, temperature=1, max_tokens=16)).cached
         assert (await ask(llm, scope="ann")).cached
 

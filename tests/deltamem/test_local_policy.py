@@ -232,18 +232,14 @@ def test_greedy_is_deterministic_and_does_not_depend_on_the_batch(folder, conver
     assert all(0 < answer.tokens <= 12 for answer in together)
 
 
-def test_a_conversation_that_fills_the_context_is_truncated(folder, conversations):
+def test_a_conversation_that_fills_the_context_is_truncated_and_a_strict_window_leaves_room(folder, conversations):
     policy = load(folder, temperature=0.0, max_new_tokens=10_000)
     fits = policy._tokenizer.apply_chat_template(conversations[0], add_generation_prompt=True, return_dict=False)
     full = [*conversations[0], Message(role="tool", content="x y " * CONTEXT)]
     answer, refused = complete(policy, conversations[0], full)
     assert answer.tokens <= CONTEXT - len(fits)
     assert refused == Completion("", truncated=True, tokens=0)
-
-
-def test_a_strict_window_leaves_room_for_the_answer(folder, conversations):
     policy = load(folder, temperature=0.0, strict_window=True)
-    fits = policy._tokenizer.apply_chat_template(conversations[0], add_generation_prompt=True, return_dict=False)
     policy.max_new_tokens = CONTEXT - len(fits)
     assert complete(policy, conversations[0])[0].prompt_tokens == len(fits)
     policy.max_new_tokens += 1
@@ -256,34 +252,6 @@ def test_a_closed_policy_ends_what_it_is_writing(folder, conversations):
     assert complete(policy, conversations[0])[0].tokens > 1
     policy.close()
     assert complete(policy, conversations[0])[0].tokens == 1
-
-
-def test_who_gives_up_waiting_does_not_hold_up_the_others(folder, conversations):
-    policy = load(folder)
-
-    async def impatient() -> Completion:
-        leaving = asyncio.create_task(policy.complete(conversations[0]))
-        staying = asyncio.create_task(policy.complete(conversations[1]))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        return await asyncio.wait_for(staying, timeout=120)
-
-    assert asyncio.run(impatient()).tokens > 0
-
-
-def test_a_sampler_that_breaks_fails_every_request_and_the_next_one_works(folder, conversations, monkeypatch):
-    policy = load(folder)
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("no memory")
-
-    async def both() -> list[object]:
-        return await asyncio.gather(*map(policy.complete, conversations[:2]), return_exceptions=True)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(policy._generator, "generate", broken)
-        assert [str(answer) for answer in asyncio.run(both())] == ["no memory"] * 2
-    assert complete(policy, conversations[0])[0].tokens > 0
 
 
 @pytest.fixture

@@ -210,14 +210,22 @@ async def test_batcher_joins_waiting_queries_and_gives_everyone_their_rows() -> 
         np.testing.assert_array_equal(vectors, WordEmbedder().queries(texts))
 
 
-async def test_cancelling_does_not_hang_those_who_wait() -> None:
-    batcher = Batcher(partial(_embed_queries, WordEmbedder()))
-    tasks = [asyncio.create_task(batcher.ask([f"word{i}"])) for i in range(4)]
+async def test_who_gives_up_waiting_and_a_batch_that_fails_do_not_hold_up_the_others() -> None:
+    def doubled(numbers: list[int]) -> list[int]:
+        if 0 in numbers:
+            raise RuntimeError("no memory")
+        return [2 * number for number in numbers]
+
+    batcher = Batcher(doubled)
+    tasks = [asyncio.create_task(batcher.ask(number)) for number in range(1, 5)]
     await asyncio.sleep(0)
-    for task in tasks:
+    for task in tasks[1:]:
         task.cancel()
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
-    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert results[0] == 2 and all(isinstance(result, asyncio.CancelledError) for result in results[1:])
+    failed = await asyncio.gather(batcher.ask(0), batcher.ask(1), return_exceptions=True)
+    assert list(map(repr, failed)) == ["RuntimeError('no memory')"] * 2
+    assert await batcher.ask(7) == 14
 
 
 async def test_an_unreadable_turn_is_answered_and_the_episode_goes_on() -> None:

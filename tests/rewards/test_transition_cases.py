@@ -13,6 +13,10 @@ from rewards.reward import EntryOrigin, PairKind, RewardOptions, transition_scor
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 
 
+def scored(predicted, target, embed, **options):
+    return transition_score(PRIOR, predicted, target, embed, RewardOptions(**options))
+
+
 def unit(degrees):
     return (float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees))))
 
@@ -20,55 +24,50 @@ def unit(degrees):
 def test_update_on_the_right_memory_in_other_words_is_scored_by_its_keywords():
     embed = PlaneEmbedder(fixed={"Anna moved to Bergen.": unit(0), "Anna lives in Bergen with Ole.": unit(20)})
     target = [update("m1", "Anna lives in Bergen with Ole.", "Bergen", "Ole")]
-    score = transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed)
+    score = scored([update("m1", "Anna moved to Bergen.")], target, embed)
     assert score.reward == score.precision == score.recall == 0.5
     assert score.pairs[0].kind is PairKind.MATCHED
     assert score.pairs[0].similarity == pytest.approx(np.cos(np.radians(20)))
-    by_similarity = transition_score(
-        PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, RewardOptions(lexical_fidelity=False)
-    )
+    by_similarity = scored([update("m1", "Anna moved to Bergen.")], target, embed, lexical_fidelity=False)
     assert by_similarity.reward == pytest.approx(np.cos(np.radians(20)))
-    assert (
-        transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, RewardOptions(tau=0.95)).reward
-        == 0.0
-    )
+    assert scored([update("m1", "Anna moved to Bergen.")], target, embed, tau=0.95).reward == 0.0
 
 
 def test_agreed_updates_count_in_numerator_and_denominators_unless_paper_literal():
     embed = PlaneEmbedder(fixed={"Anna runs.": unit(0), "Anna paints.": unit(90)})
     target = [update("m1", "Anna lives in Bergen.", "bergen"), add("Anna paints.", "paints")]
     predicted = [update("m1", "Anna lives in Bergen."), add("Anna runs.")]
-    score = transition_score(PRIOR, predicted, target, embed)
+    score = scored(predicted, target, embed)
     assert (score.precision, score.recall, score.reward) == (0.5, 0.5, 0.5)
     assert [pair.kind for pair in score.pairs] == [PairKind.AGREED_UPDATE]
-    assert transition_score(PRIOR, predicted, target, embed, RewardOptions(paper_literal=True)).reward == 0.0
-    assert transition_score(PRIOR, predicted[:1], target[:1], embed).reward == 1.0
-    assert transition_score(PRIOR, predicted[:1], target[:1], embed, RewardOptions(paper_literal=True)).reward == 0.0
+    assert scored(predicted, target, embed, paper_literal=True).reward == 0.0
+    assert scored(predicted[:1], target[:1], embed).reward == 1.0
+    assert scored(predicted[:1], target[:1], embed, paper_literal=True).reward == 0.0
 
 
 def test_stale_entries_cannot_be_matched_unless_paper_literal():
     embed = PlaneEmbedder(fixed={"Anna has a cat.": unit(0), "Anna has a black cat.": unit(10), "Anna paints.": unit(90)})
     target = [update("m2", "Anna has a black cat.", "cat"), add("Anna paints.", "paints")]
-    score = transition_score(PRIOR, [add("Anna paints.")], target, embed)
+    score = scored([add("Anna paints.")], target, embed)
     assert score.reward == 0.5
     assert [(entry.id, entry.origin) for entry in score.unmatched_predicted] == [("m2", EntryOrigin.STALE)]
-    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(paper_literal=True)).reward == 1.0
-    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(stale_weight=3.0)).precision == 0.25
+    assert scored([add("Anna paints.")], target, embed, paper_literal=True).reward == 1.0
+    assert scored([add("Anna paints.")], target, embed, stale_weight=3.0).precision == 0.25
 
 
 def test_an_update_that_says_nothing_new_is_worth_what_it_keeps_or_nothing():
     embed = PlaneEmbedder(fixed={"Anna lives in Oslo now.": unit(10), "Anna lives in Bergen.": unit(0)})
     target = [update("m1", "Anna lives in Bergen.", "Anna", "lives in", "Bergen")]
-    new = RewardOptions(weigh_new_keywords=True, stale_weight=3.0)
+    new = {"weigh_new_keywords": True, "stale_weight": 3.0}
     touched, due = update("m1", "Anna lives in Oslo now."), add("Anna lives in Bergen.")
-    assert transition_score(PRIOR, [touched], target, embed).reward == pytest.approx(2 / 3)
-    assert transition_score(PRIOR, [touched], target, embed, new).reward == 0.0
+    assert scored([touched], target, embed).reward == pytest.approx(2 / 3)
+    assert scored([touched], target, embed, **new).reward == 0.0
     # Beside the new text as ADD it is no better than the memory left alone.
-    alone = transition_score(PRIOR, [due], target, embed, new)
+    alone = scored([due], target, embed, **new)
     assert alone.reward == pytest.approx(2 / 5)
-    assert transition_score(PRIOR, [touched, due], target, embed, new).reward == alone.reward
+    assert scored([touched, due], target, embed, **new).reward == alone.reward
     # An ADD that replaces nothing has no old text: all its keywords are new.
-    assert transition_score(PRIOR, [due], [add("Anna lives in Bergen.", "Anna", "Bergen")], embed, new).reward == 1.0
+    assert scored([due], [add("Anna lives in Bergen.", "Anna", "Bergen")], embed, **new).reward == 1.0
 
 
 def test_the_text_of_a_due_memory_may_be_compared_with_its_own_target_alone():
@@ -78,15 +77,15 @@ def test_the_text_of_a_due_memory_may_be_compared_with_its_own_target_alone():
         add("Anna runs.", "runs"),
     ]
     embed = PlaneEmbedder(fixed={"Anna lives in Bergen.": (1, 0, 0), "Anna has a dog.": (0, 1, 0), "Anna runs.": (0, 0, 1)})
-    own = RewardOptions(match_other_targets=False)
+    own = {"match_other_targets": False}
     swapped = [update("m1", "Anna has a dog."), update("m2", "Anna lives in Bergen."), add("Anna runs.")]
-    assert transition_score(PRIOR, swapped, target, embed).reward == 1.0
-    assert transition_score(PRIOR, swapped, target, embed, own).reward == pytest.approx(1 / 3)
+    assert scored(swapped, target, embed).reward == 1.0
+    assert scored(swapped, target, embed, **own).reward == pytest.approx(1 / 3)
     onto_a_due_one = [update("m1", "Anna runs.")]
-    assert transition_score(PRIOR, onto_a_due_one, target, embed).reward == pytest.approx(2 / (2 + 3))
-    assert transition_score(PRIOR, onto_a_due_one, target, embed, own).reward == 0.0
+    assert scored(onto_a_due_one, target, embed).reward == pytest.approx(2 / (2 + 3))
+    assert scored(onto_a_due_one, target, embed, **own).reward == 0.0
     added = [add("Anna has a dog.")]  # a new memory may still stand for any target
-    assert transition_score(PRIOR, added, target, embed, own) == transition_score(PRIOR, added, target, embed)
+    assert scored(added, target, embed, **own) == scored(added, target, embed)
 
 
 def test_outdated_values_in_a_text_cost_by_their_number_as_whole_words():
@@ -104,8 +103,7 @@ def test_outdated_values_in_a_text_cost_by_their_number_as_whole_words():
         (texts[1], 0.5, 1 / 2),
         (texts[2], 1.0, 1.0),  # what the target says itself is not outdated
     ):
-        options = RewardOptions(outdated_weight=weight)
-        assert transition_score(PRIOR, [update("m1", text)], target, embed, options).reward == pytest.approx(reward)
+        assert scored([update("m1", text)], target, embed, outdated_weight=weight).reward == pytest.approx(reward)
 
 
 def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_closed():
@@ -114,8 +112,8 @@ def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_clo
     )
     target = [add("Anna paints.", "paints")]
     predicted = [update("m3", "Junk."), add("Anna swims.")]
-    assert transition_score(PRIOR, predicted, target, embed).reward == 0.5
-    assert transition_score(PRIOR, predicted, target, embed, RewardOptions(match_overwritten=False)).reward == 0.0
+    assert scored(predicted, target, embed).reward == 0.5
+    assert scored(predicted, target, embed, match_overwritten=False).reward == 0.0
 
 
 def test_targets_without_keywords_and_equal_texts():
@@ -129,7 +127,7 @@ def test_targets_without_keywords_and_equal_texts():
 @pytest.mark.parametrize("target", [[update("m9", "x")], [add("x"), add("x")], [update("m1", "a"), update("m1", "b")]])
 def test_target_operations_must_fit(target):
     with pytest.raises(DeltaMemError, match="target operations"):
-        transition_score(PRIOR, [], target, PlaneEmbedder())
+        scored([], target, PlaneEmbedder())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_one_call_of_the_embedder_with_distinct_texts_of_what_can_be_matched():
     embed = PlaneEmbedder()
     predicted = [add("X."), update("m1", "X."), update("m2", "unexpected")]
     target = [add("X.", "x"), update("m1", "Y."), update("m3", "Z."), none("m2")]
-    transition_score(PRIOR, predicted, target, embed)
+    scored(predicted, target, embed)
     assert len(embed.calls) == 1
     assert sorted(embed.calls[0]) == ["Anna has a cat.", "X.", "Y.", "Z."]
 
@@ -171,7 +169,7 @@ def test_one_call_of_the_embedder_with_distinct_texts_of_what_can_be_matched():
 )
 def test_the_embedder_is_not_called_where_nothing_can_be_matched(predicted, target):
     embed = PlaneEmbedder()
-    transition_score(PRIOR, predicted, target, embed)
+    scored(predicted, target, embed)
     assert embed.calls == []
 
 
