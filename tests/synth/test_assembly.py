@@ -144,7 +144,7 @@ def lives(draw) -> Life:
     return Life(initial, events, fillings, groups=groups, evolutions=evolutions, **options)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(life=lives(), data=st.data())
 def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
     silent = data.draw(st.sets(st.integers(0, len(life.events) - 1)))
@@ -167,7 +167,7 @@ def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
         assert 8 <= session.time.hour <= 22
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(life=lives())
 def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_what_held_is_repeated(life):
     held = Counter(fact.text for fact in life.profile.initial)

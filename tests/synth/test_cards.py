@@ -31,7 +31,7 @@ async def drawn(**options):
     writer = Recorder(1)  # it knows no guests and no stray lines, so its dialogues may be rejected
     persona = Persona(person_id="p000001", seed="A baker.", source="generated", split="train")
     shape = settings("unused", "paper").shape
-    await write_person(1, persona, writer, shape, RealNames(1), sessions=6, seed=1, **options)
+    await write_person(1, persona, writer, shape, RealNames(1), sessions=4, seed=1, **options)
     tasks = [task for task, *_ in writer.asked]
     slots = [slot for task in tasks if isinstance(task, EventsTask) for slot in task.slots]
     return slots, [task.voice for task in tasks if isinstance(task, DialogueTask)]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from handmade import edit, span
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_people import Recorder, life, people, shape
 
@@ -32,7 +32,7 @@ def recorded() -> tuple[Recorder, Person]:
     return writer, life(3, shape("paper"), writer, sessions=25, real=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), sessions=st.integers(1, 12), split=SPLITS)
 def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, sessions, split):
     person = life(number, shape("demanding_tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
@@ -45,17 +45,15 @@ def test_what_is_left_of_people_of_the_tiny_form_breaks_no_rule(number, seed, se
     assert len(person.sessions) == sessions and len(missing) <= 1
 
 
-@settings(max_examples=1, deadline=None)
-@given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=SPLITS)
-@example(number=393, seed=5610855, real=False, split="train")  # the assistant said the same twice
-def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
-    person = life(number, shape("paper"), OfflineWriter(seed), sessions=25, seed=seed, real=real, split=split)
-    assert person.violations == {} or set(person.violations.values()) == {0}, person.violations
-    assert person.rejections == () and person.dropped == 0
-    assert len(person.sessions) == 25 and all(session.dialogue for session in person.sessions)
-    origins = {fact.origin for session in person.sessions for fact in session.facts}
-    assert origins == set(FactOrigin) - {FactOrigin.EVENT, FactOrigin.REVISION}
-    assert {delta.change for event in person.events for delta in event.changes} == {FactChange.NEW, *UPDATES}
+def test_people_of_the_paper_shape_break_no_rule(recorded):
+    # Of the second one, the assistant once said the same twice.
+    for person in (recorded[1], life(393, shape("paper"), OfflineWriter(5610855), sessions=25, seed=5610855)):
+        assert person.violations == {} or set(person.violations.values()) == {0}, person.violations
+        assert person.rejections == () and person.dropped == 0
+        assert len(person.sessions) == 25 and all(session.dialogue for session in person.sessions)
+        origins = {fact.origin for session in person.sessions for fact in session.facts}
+        assert origins == set(FactOrigin) - {FactOrigin.EVENT, FactOrigin.REVISION}
+        assert {delta.change for event in person.events for delta in event.changes} == {FactChange.NEW, *UPDATES}
 
 
 def test_an_answer_depends_on_the_task_the_seed_and_the_place_only(recorded):
