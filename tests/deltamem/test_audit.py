@@ -149,6 +149,7 @@ def test_many_memories_take_seconds() -> None:
     assert len(result.findings) == 1_500 and time.thread_time() - begin < 5
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found_with_a_real_embedder(real_embedder: Embedder) -> None:
     said = {
         "Ana lives in Boston.": "I live in Boston now.",

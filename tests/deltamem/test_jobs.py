@@ -162,17 +162,6 @@ async def test_a_long_reading_keeps_its_lease() -> None:
         assert store.journal.owner("ann").jobs()[0].state is JobState.DONE
 
 
-async def test_two_workers_apply_each_session_once() -> None:
-    with MemoryStore.in_memory(WordEmbedder()) as store:
-        of = managers(store, RulePolicy())
-        async with Worker(store.journal.queue, of, QUICK) as one, Worker(store.journal.queue, of, QUICK) as two:
-            given = [worker.ingest(a_session("ann", number)) for number in range(1, 11) for worker in (one, two)]
-            await asyncio.gather(*given)
-            await until(lambda: not of("ann").journal.jobs(JobState.QUEUED, JobState.RUNNING))
-        applied = [entry.session_id for entry in store.journal.owner("ann").entries()]
-        assert sorted(map(str, applied)) == sorted(f"s{number}" for number in range(1, 11))
-
-
 async def test_what_is_forgotten_while_a_session_waits_does_not_come_back_with_it() -> None:
     with MemoryStore.in_memory(WordEmbedder()) as store:
         memory = managers(store, RulePolicy())("ann")

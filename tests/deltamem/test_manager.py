@@ -1,6 +1,5 @@
 """The manager against the rules, in memory: what each method promises."""
 
-import asyncio
 import io
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -184,15 +183,6 @@ async def test_bad_sessions_and_points_are_refused() -> None:
         await memory.rollback(4)
     with pytest.raises(ValueError, match="at least 1"):
         await memory.search("x", 0)
-
-
-async def test_sessions_of_one_owner_take_turns() -> None:
-    memory = manager()
-    done = await asyncio.gather(*(memory.ingest(said(memory, f"s{i}", f"My city is Town{i}.", day=i)) for i in range(20)))
-    assert {step.outcome for step in done} == {Outcome.APPLIED}
-    assert len(memory.state()) == 1 and len(memory.history("m1")) == 20
-    same = await asyncio.gather(*(memory.ingest(said(memory, "one", "My dog is Rex.")) for _ in range(10)))
-    assert sorted(step.outcome for step in same) == [Outcome.APPLIED] + [Outcome.KNOWN] * 9
 
 
 def test_the_sync_face_does_the_same() -> None:

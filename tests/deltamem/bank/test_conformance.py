@@ -85,12 +85,6 @@ def test_equal_similarities_keep_the_order_of_the_state(make: Make) -> None:
     assert ids(bank.search(vectors_of(["a same"]), 3)) == [["m5", "m7", "m9"]]
 
 
-def test_asking_for_more_than_there_is(make: Make) -> None:
-    bank = make(state_of(lettered([1, 2, 3])))
-    assert ids(bank.search(QUERIES, 99)) == oracle(bank.state, QUERIES, 99)
-    assert [len(ranking) for ranking in bank.search(QUERIES, 99)] == [3, 3, 3]
-
-
 def test_nothing_to_search_or_to_ask(make: Make) -> None:
     bank = make(MemoryState())
     assert bank.search(QUERIES, 5) == [[], [], []]
