@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -18,8 +18,11 @@ from functools import cached_property
 from itertools import chain, islice, zip_longest
 from typing import Any
 
+from rich.console import Console
+
 from deltamem.embedding import Embedder
 from deltamem.errors import EmbedderUnavailableError, reason_of
+from deltamem.progress import ProgressDisplay
 from deltamem.runs import RecordFile
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import AskContext, Asker, Benchmark, PointChecks, Report, Results, Timeline, TimelineStep
@@ -27,10 +30,10 @@ from eval.fingerprint import RunManifest
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.models import Models
 from eval.parts import Prompts
-from eval.progress import ProgressBars
 from eval.records import (
     LACKING,
     LATE,
+    Cost,
     Found,
     IngestRecord,
     PointRecord,
@@ -47,6 +50,9 @@ from eval.systems.kinds import asks_model
 FEW_RESAMPLES = 20
 """Of intervals in the summary of a run that goes on."""
 
+_PARTIAL_SECONDS, _PARTIAL_SHARE = 60.0, 50.0
+"""Between two summaries of what is done so far: so many seconds, and so many times as long as writing one takes."""
+
 _OUTDATED = "searched for before all sessions were ingested"
 
 
@@ -57,6 +63,40 @@ class QuestionState(IntEnum):
     ANSWER = 1  # An answer is missing, failed, or is to something else than what was last found
     JUDGE = 2  # A verdict is missing or failed
     DONE = 3
+
+
+class ProgressBars(ProgressDisplay):
+    """How far a run is: sessions, questions and memory points."""
+
+    def __init__(self, console: Console, timelines: Sequence[Timeline], *, points: bool) -> None:
+        """Count what there is to do."""
+        steps = [step for timeline in timelines for step in timeline.steps]
+        totals = {
+            "sessions": sum(len(sessions) for step in steps for sessions in step.sessions),
+            "questions": sum(len(step.questions) for step in steps),
+        }
+        if points:
+            totals["points"] = sum(len(step.points or ()) for step in steps)
+        super().__init__(console, totals)
+
+    def session(self, record: IngestRecord) -> None:
+        """A session was ingested, or failed; its memories are checked like points."""
+        self.expect("points", len(record.memories or ()))
+        self._count("sessions", record.cost, failed=record.outcome == "failed")
+
+    def question(self, record: QuestionRecord) -> None:
+        """A question is done, or failed."""
+        costs = (cost for answer in record.answers for cost in answer.costs)
+        self._count("questions", sum(costs, Cost(seconds=record.search_seconds)), failed=not record.complete)
+
+    def point(self, record: PointRecord) -> None:
+        """A point or memory is done, or failed."""
+        searched = Cost(seconds=record.search_seconds)
+        cost = searched + record.verdict.cost if record.verdict else searched
+        self._count("points", cost, failed=not record.complete)
+
+    def _count(self, name: str, cost: Cost, *, failed: bool) -> None:
+        self.advance(name, tokens=cost.prompt_tokens + cost.completion_tokens, seconds=cost.seconds, failed=failed)
 
 
 @dataclass
@@ -204,7 +244,7 @@ class Run:
             yield from (self.point_state(point, ingested) for point in self._point_records(step, ingested))
 
     async def do(self) -> None:
-        """Ingest, search, answer and judge, all at the same time.
+        """Ingest, search, answer and judge, all at the same time; what there is so far is written down now and then.
 
         Raises:
             SystemUnavailableError: If the system cannot work at all.
@@ -214,9 +254,31 @@ class Run:
         for record in self.benchmark.unaskable():
             if self.files.questions.get(record.key) != record:
                 self.files.questions.add(record)
-        async with asyncio.TaskGroup() as later, asyncio.TaskGroup() as timelines:
-            for timeline in self.timelines:
-                timelines.create_task(self._timeline(timeline, later))
+        with self.progress:
+            watch = asyncio.create_task(self._watch())
+            try:
+                async with asyncio.TaskGroup() as later, asyncio.TaskGroup() as timelines:
+                    for timeline in self.timelines:
+                        timelines.create_task(self._timeline(timeline, later))
+            except BaseException:
+                with suppress(Exception):  # what ended the run is what must be told
+                    self.write_partial()
+                raise
+            finally:
+                watch.cancel()
+
+    async def _watch(self) -> None:
+        pause, last = _PARTIAL_SECONDS, time.monotonic()
+
+        def partial() -> None:
+            nonlocal pause, last
+            if (began := time.monotonic()) - last >= pause:
+                with suppress(OSError):  # the records are there; the next time may go well
+                    self.write_partial()
+                last = time.monotonic()
+                pause = max(_PARTIAL_SECONDS, _PARTIAL_SHARE * (last - began))
+
+        await self.progress.watch(partial)
 
     def results(self) -> Results:
         """All records that belong to the timelines."""

@@ -5,10 +5,9 @@ Every result is a record on disk before anything rests on it, so the same comman
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
@@ -23,9 +22,8 @@ from eval.fingerprint import RunManifest, TakenAnswers
 from eval.metrics import load_nltk
 from eval.models import make_embedder, open_models
 from eval.parts import CONFIGURED, GivenParts, Prompts, load_prompts, make_answerer, make_judges
-from eval.progress import ProgressBars
 from eval.records import open_files
-from eval.run import Run
+from eval.run import ProgressBars, Run
 from eval.summary import (
     Summary,
     brief_table,
@@ -151,16 +149,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
                 run.write_partial()
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
-            with progress:
-                watch = asyncio.create_task(progress.watch_run(run.write_partial))
-                try:
-                    await run.do()
-                except BaseException:
-                    with suppress(Exception):  # what ended the run is what must be told
-                        run.write_partial()
-                    raise
-                finally:
-                    watch.cancel()
+            await run.do()
             summary = await run.measured_summary()
     write_summary(config.out, summary)
     return summary

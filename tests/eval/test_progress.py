@@ -11,7 +11,7 @@ from benchmark_cases import LOCOMO, Notebook, prepare
 from rich.console import Console
 
 from deltamem.progress import ProgressDisplay
-from eval import progress as module
+from eval import run as module
 
 
 class Told(ProgressDisplay):
