@@ -61,14 +61,9 @@ async def test_a_step_costs_three_calls_and_now_and_then_one_more() -> None:
         found = await index.search("What does the hotel of day 2 cost?", 5)
         assert found.wanted == IntentFilter(("day 2",), ("answer",), ("price",))
         assert {hit.density for hit in found.hits[:3]} == {3}
-
-
-async def test_what_a_call_shows_does_not_grow_with_the_record() -> None:
-    with serve(rules) as server:
-        await label(None, server.url, 90)
-    for prompt in ("note", "scope"):
+    for prompt in ("note", "scope"):  # what a call shows does not grow with the record
         sizes = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == prompt]
-        assert max(sizes[60:]) < 1.2 * max(sizes[20:40])
+        assert max(sizes[45:]) < 1.2 * max(sizes[20:40])
 
 
 @pytest.mark.parametrize("without", list(Part))
@@ -77,12 +72,12 @@ async def test_an_ablation_does_not_make_the_calls_it_leaves_out(without: Part) 
         llm = LLM(server.url, "tiny")
         labeller = LLMLabeller(llm, WordEmbedder(), without=[without])
         index = IntentIndex(labeller, WordEmbedder(), without=[without])
-        await index.add(trip(12))
+        await index.add(trip(8))
         await llm.close()
     asked = names(server)
     assert (asked["scope"] == 0) == (without is Part.SCOPE) and (asked["event"] == 0) == (without is Part.EVENT)
     if without is Part.COREFERENCE:
-        assert all(one.resolved == one.step.text for one in index.latest(12))
+        assert all(one.resolved == one.step.text for one in index.latest(8))
         assert all("Earlier steps that it may refer to:\nnone" in body["messages"][0]["content"]
                    for body in server.requests if prompt_name(body) == "note")  # fmt: skip
 
@@ -125,14 +120,18 @@ async def test_an_answer_between_words_is_read_and_long_or_odd_labels_are_tidied
     assert last.resolved == last.summary == last.step.text == "What about Inn0?"
 
 
-async def test_a_step_without_words_asks_nobody() -> None:
+async def test_a_step_without_words_asks_nobody_and_puts_off_no_upkeep_of_the_label_spaces() -> None:
+    blank = [Step(f"blank{n}", "Ann", " \n", intent_model.BEGIN) for n in range(2)]
+    steps = [blank[0], *trip(49), blank[1], *trip(50)[49:]]
     with serve(rules) as server:
         llm = LLM(server.url, "tiny")
         index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
-        empty = [Step(f"e{n}", "Ann", " \n", intent_model.BEGIN) for n in range(2)]
-        await index.add([empty[0], *trip(3), empty[1]])
+        await index.add(steps)
         await llm.close()
-    assert names(server)["note"] == 3 and [one.intent.scope for one in index.latest(5)] == ["", *["day 1"] * 4]
+    asked = names(server)
+    assert asked["note"] == 50 and asked["seeds"] == asked["merge"] == 1 and steps[50] is blank[1]
+    before, without_words = index.latest(2)[0], index.latest(99)[50]
+    assert index.latest(99)[0].intent.scope == "" and without_words.intent.scope == before.intent.scope == "day 3"
 
 
 async def test_an_endpoint_that_fails_loses_no_step_and_no_answer(tmp_path: Path) -> None:
@@ -197,17 +196,6 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         journal.close()
 
 
-async def test_a_step_without_words_puts_off_no_upkeep_of_the_label_spaces() -> None:
-    blank = [Step(f"blank{n}", "Ann", " ", intent_model.BEGIN) for n in range(2)]
-    steps = [blank[0], *trip(49), blank[1], *trip(52)[49:]]
-    with serve(rules) as server:
-        llm = LLM(server.url, "tiny")
-        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
-        await index.add(steps)
-        await llm.close()
-    assert names(server)["seeds"] == 1 and names(server)["merge"] == 1 and steps[50] is blank[1]
-
-
 @pytest.mark.parametrize("label", ["x" * 10_000, "a\nb\x00c", "\u200b", "DAY 1", '🙂 cafe\u0301 "}]{'])
 async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_path: Path) -> None:
     def script(body: dict[str, Any]) -> Reply:
@@ -215,8 +203,8 @@ async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_pa
         return completion(json.dumps(said).replace("@", json.dumps(label)[1:-1]))
 
     with serve(script) as server:
-        _, index = await intent_model.label(tmp_path / "j", server.url, 8)
-        assert len(index) == 8 and all(len(one) <= 80 for facet in Facet for one in index.spaces.labels(facet))
+        _, index = await intent_model.label(tmp_path / "j", server.url, 4)
+        assert len(index) == 4 and all(len(one) <= 80 for facet in Facet for one in index.spaces.labels(facet))
         assert (await index.search("What does it cost?", 3)).hits
         with Journal.open(tmp_path / "j") as journal:
             again = IntentIndex(LLMLabeller(LLM(server.url, "tiny"), WordEmbedder()), WordEmbedder(),

@@ -4,8 +4,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checker import check
@@ -13,7 +15,8 @@ from scripted_server import completion, failure, serve
 from writer_cases import OFFLINE, written
 
 from deltamem.errors import DeltaMemError
-from papers.stitch.came.records import LogOperation, LogTurn, Storyboard
+from deltamem.runs import file_sha256
+from papers.stitch.came.records import FILES, LogOperation, Storyboard
 from papers.stitch.writer.command import (
     DOMAINS,
     QUESTIONS,
@@ -25,6 +28,17 @@ from papers.stitch.writer.command import (
     tokens_of,
     write,
 )
+from papers.stitch.writer.realise import BEGIN
+from papers.stitch.writer.storyboard import SHAPES
+
+SHA256 = {
+    "worlds": "f42eb41137adf8f94a662a70fddd335762b939c1ebacd72853b3986a8b140380",
+    "trajectories": "839bc092464227394e8166ec1a37a16fe09edf15793ed67775905aa319b3c49d",
+    "questions": "a1e35a0c45e970d8898b815cf26fcd39ea887eff93e723281caa83b7c6cd850c",
+    "storyboard": "7ca72127b25dfeeb500db17bed3393aa4b4cf75f27bbe10586be3c191e2f6a82",
+    "intents": "a0c20151abfa33ec6c05d746b6a33364b80db137d1647bd032a384a6e6cfe819",
+}
+"""Of size S, seed 1, one trip and one debate; whatever changes them makes published scores incomparable."""
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +46,10 @@ def small() -> dict[str, Instance]:
     return {domain: make_instance("S", domain, 0, 1, 100) for domain in DOMAINS}
 
 
-def test_the_same_seed_gives_the_same_bytes(came_data: Path, tmp_path: Path) -> None:
-    def files(folder: Path) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-    first = files(came_data)
-    assert files(written(tmp_path / "two")) == first
-    assert files(written(tmp_path / "three", seed=2))["trajectories.jsonl"] != first["trajectories.jsonl"]
+def test_a_seed_gives_these_bytes_and_another_one_others(came_data: Path, small) -> None:
+    assert {name: file_sha256(came_data / f"{name}.jsonl") for name in FILES} == SHA256
+    assert json.loads((came_data / "manifest.json").read_text())["sha256"] == SHA256
+    assert make_instance("S", "debate", 0, 2, 100).trajectory != small["debate"].trajectory
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -49,6 +60,7 @@ def test_sizes_and_questions_are_those_of_the_paper(size, domain) -> None:
     assert len(made.questions) == len({one.question for one in made.questions}) == QUESTIONS[domain][size]
     assert {one.type for one in made.questions} == {"revision", "recall", "multi_hop", "synthesis"}
     assert all(1 <= len(one.evidence) <= 40 and one.answers for one in made.questions)
+    check(made.world, made.board)
 
 
 def test_there_are_as_many_trajectories_and_questions_as_in_table_2() -> None:
@@ -83,140 +95,65 @@ def test_what_is_read_holds_neither_labels_nor_names_that_were_replaced(small) -
     assert len(late) >= 10  # answers that are given long after
 
 
-def planted(board: Storyboard, change: Callable[[list[LogOperation], list[LogTurn]], None]) -> Storyboard:
-    operations, turns = list(board.operations), list(board.turns)
-    change(operations, turns)
-    return board.model_copy(update={"operations": tuple(operations), "turns": tuple(turns)})
+def planted(board: Storyboard, what: str, fits: Callable[[Any], bool], change: Callable[[Any], dict]) -> Storyboard:
+    """A board whose first fitting operation or turn is another."""
+    items = list(getattr(board, what))
+    place = next(place for place, item in enumerate(items) if fits(item))
+    items[place] = items[place].model_copy(update=change(items[place]))
+    return board.model_copy(update={what: tuple(items)})
 
 
-def first(items, fits):
-    return next(place for place, item in enumerate(items) if fits(item))
-
-
-def other_value(operations, turns):
-    place = first(operations, lambda op: op.action == "inform")
-    operations[place] = operations[place].model_copy(update={"value": "$1"})
-
-
-def before_it_was_proposed(operations, turns):
-    inquiry = operations.pop(first(operations, lambda op: op.action == "inquire"))
-    operations.insert(1, inquiry)
-
-
-def one_fewer(operations, turns):
-    place = first(operations, lambda op: op.action == "propose")
-    operations.pop(place)
-
-
-def name_lost(operations, turns):
-    place = first(turns, lambda turn: turn.core and turn.text.startswith("What about"))
-    turns[place] = turns[place].model_copy(update={"text": "What about that for lunch?", "resolved": "", "reference": None})
-
-
-def wrong_ordinal(operations, turns):
-    place = first(turns, lambda turn: turn.reference is not None and turn.reference.number == 1)
-    reference = turns[place].reference.model_copy(update={"number": 2})
-    turns[place] = turns[place].model_copy(update={"reference": reference})
-
-
-def chatty(operations, turns):
-    place = first(turns, lambda turn: not turn.core)
-    turns[place] = turns[place].model_copy(update={"text": "That would be $5."})
-
-
-def said_by_another(operations, turns):
-    place = first(turns, lambda turn: turn.core and turn.role == "User")
-    turns[place] = turns[place].model_copy(update={"role": "Agent"})
-
-
-def decided_otherwise(operations, turns):
-    done = next(op for op in operations if op.action == "decide" and op.value == "drop")
-    place = first(operations, lambda op: op.id == done.id)
-    operations[place] = done.model_copy(update={"value": "book"})
-
-
-def resolved_to_another(operations, turns):
-    place = first(turns, lambda turn: turn.reference is not None)
-    turns[place] = turns[place].model_copy(update={"resolved": turns[place].resolved + " Surely."})
-
-
-def swapped_ids(operations, turns):
-    turns[1] = turns[1].model_copy(update={"id": turns[0].id})
-
-
-def back_in_time(operations, turns):
-    turns[2] = turns[2].model_copy(update={"time": turns[0].time})
-
-
-def turns_elsewhere(operations, turns):
-    turns.append(turns.pop(first(turns, lambda turn: not turn.core)))
-
-
-def twice(operations, turns):
-    operations.append(operations[0])
-
-
-def asked_by_the_agent(operations, turns):
-    place = first(operations, lambda op: op.action == "inquire")
-    operations[place] = operations[place].model_copy(update={"role": "Agent"})
-
-
-TRAVEL = {
-    said_by_another: "is said by Agent",
-    decided_otherwise: "says drop, and the operation book",
-    resolved_to_another: "is not resolved by the name",
-    swapped_ids: "two turns have one id",
-    back_in_time: "time does not go on",
-    turns_elsewhere: "in their order",
-    twice: "happens twice",
-    asked_by_the_agent: "is not for Agent to do",
-    other_value: "does not hold in the world",
-    before_it_was_proposed: "which nobody has proposed for it",
-    one_fewer: "which nobody has proposed for it",
-    name_lost: "mentions",
-    wrong_ordinal: "refers to something other than",
-    chatty: "says more than",
-}
-
-
-@pytest.mark.parametrize("change", TRAVEL, ids=lambda change: change.__name__)
-def test_the_checker_notices_what_is_wrong_with_a_trip(small, change) -> None:
+@pytest.mark.parametrize(
+    ("what", "fits", "change", "message"),
+    [
+        ("turns", lambda turn: turn.core and turn.role == "User", {"role": "Agent"}, "is said by Agent"),
+        ("operations", lambda op: op.value == "drop", {"value": "book"}, "says drop, and the operation book"),
+        ("turns", lambda turn: turn.reference, {"resolved": "Surely."}, "is not resolved by the name"),
+        ("turns", lambda turn: turn.id == "t2", {"id": "t1"}, "two turns have one id"),
+        ("turns", lambda turn: turn.id == "t3", {"time": BEGIN}, "time does not go on"),
+        ("operations", lambda op: op.action == "inquire", {"role": "Agent"}, "is not for Agent to do"),
+        ("operations", lambda op: op.action == "inform", {"value": "$1"}, "does not hold in the world"),
+        (
+            "turns",
+            lambda turn: turn.core and turn.text.startswith("What about"),
+            {"text": "What about that for lunch?", "resolved": "", "reference": None},
+            "mentions",
+        ),
+        (
+            "turns",
+            lambda turn: turn.reference and turn.reference.number == 1,
+            lambda turn: {"reference": turn.reference.model_copy(update={"number": 2})},
+            "refers to something other than",
+        ),
+        ("turns", lambda turn: not turn.core, {"text": "That would be $5."}, "says more than"),
+    ],
+)
+def test_the_checker_notices_what_is_wrong_with_a_trip(small, what, fits, change, message: str) -> None:
     made = small["travel"]
-    with pytest.raises(DeltaMemError, match=TRAVEL[change]):
-        check(made.world, planted(made.board, change))
+    with pytest.raises(DeltaMemError, match=message):
+        check(made.world, planted(made.board, what, fits, change if callable(change) else lambda item: change))
 
 
-def early_concession(operations, turns):
-    concession = operations.pop(first(operations, lambda op: op.action == "concede"))
-    operations.insert(first(operations, lambda op: op.goal == concession.goal) + 1, concession)
+@pytest.mark.parametrize(
+    ("domain", "action", "place", "message"),
+    [
+        ("travel", "inquire", lambda board, moved: 1, "which nobody has proposed for it"),
+        ("debate", "concede", lambda board, moved: first_of(board, moved.goal) + 1, "comes before an attack and a defence"),
+        ("debate", "attack", lambda board, moved: first_of(board, moved.goal), "comes before the case was proposed"),
+        ("debate", "summarize", lambda board, moved: -2, "follows the summary"),
+    ],
+)
+def test_the_checker_notices_what_comes_too_early(small, domain: str, action: str, place, message: str) -> None:
+    made = small[domain]
+    moved = next(op for op in made.board.operations if op.action == action)
+    rest = [op for op in made.board.operations if op is not moved]
+    rest.insert(place(rest, moved), moved)
+    with pytest.raises(DeltaMemError, match=message):
+        check(made.world, made.board.model_copy(update={"operations": tuple(rest), "turns": ()}))
 
 
-def early_summary(operations, turns):
-    operations.insert(-2, operations.pop())
-
-
-def attack_on_nothing(operations, turns):
-    attack = operations.pop(first(operations, lambda op: op.action == "attack"))
-    operations.insert(first(operations, lambda op: op.goal == attack.goal), attack)
-
-
-def two_summaries(operations, turns):
-    operations.append(operations[-1].model_copy(update={"id": "op0"}))
-
-
-DEBATE = {
-    early_concession: "comes before an attack and a defence",
-    early_summary: "follows the summary",
-    attack_on_nothing: "comes before the case was proposed",
-    two_summaries: "follows the summary",
-}
-
-
-@pytest.mark.parametrize("change", DEBATE, ids=lambda change: change.__name__)
-def test_the_checker_notices_what_is_wrong_with_a_debate(small, change) -> None:
-    made = small["debate"]
-    with pytest.raises(DeltaMemError, match=DEBATE[change]):
-        check(made.world, planted(made.board.model_copy(update={"turns": ()}), change))
+def first_of(operations: Sequence[LogOperation], goal: str) -> int:
+    return next(place for place, op in enumerate(operations) if op.goal == goal)
 
 
 @pytest.mark.parametrize(
@@ -262,8 +199,12 @@ def doubting(body) -> str:
 
 
 @pytest.fixture
-def one_trajectory(monkeypatch) -> None:
+def short_debate(monkeypatch) -> None:
+    """One debate of two aspects: every operation costs several requests."""
     monkeypatch.setitem(TRAJECTORIES, "S", 1)
+    monkeypatch.setitem(SHAPES, "S", replace(SHAPES["S"], aspects=2, rounds=3))
+    monkeypatch.setitem(TOKENS, "S", 5_000)
+    monkeypatch.setitem(QUESTIONS["debate"], "S", 8)
 
 
 def by_model(url: str, out: Path) -> CameWriterConfig:
@@ -272,7 +213,7 @@ def by_model(url: str, out: Path) -> CameWriterConfig:
 
 
 @pytest.mark.parametrize(("model", "rewritten"), [(writing, True), (pricing, False), (doubting, False)])
-def test_a_model_writes_what_passes_the_checks(one_trajectory, tmp_path: Path, model, rewritten: bool) -> None:
+def test_a_model_writes_what_passes_the_checks(short_debate, tmp_path: Path, model, rewritten: bool) -> None:
     with serve(lambda body: completion(model(body))) as server:
         manifest = write(by_model(server.url, tmp_path))
         asked = len(server.requests)
@@ -281,7 +222,7 @@ def test_a_model_writes_what_passes_the_checks(one_trajectory, tmp_path: Path, m
     operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
     assert manifest["written"] == {"rewritten": operations * rewritten, "kept": operations * (not rewritten)}
     calls = operations * {"writing": 2, "pricing": 2, "doubting": 4}[model.__name__]
-    assert 0.95 * calls <= asked <= calls  # equal requests are one
+    assert 0.9 * calls <= asked <= calls  # equal requests are one
     for counts in manifest["trajectories"].values():
         assert abs(counts["tokens"] - TOKENS["S"]) <= 0.05 * TOKENS["S"]
     spoken = (tmp_path / "trajectories.jsonl").read_text()
@@ -289,11 +230,11 @@ def test_a_model_writes_what_passes_the_checks(one_trajectory, tmp_path: Path, m
     assert "$7" not in spoken
 
 
-def test_a_model_that_goes_away_loses_nothing_that_was_written(one_trajectory, tmp_path: Path) -> None:
+def test_a_model_that_goes_away_loses_nothing_that_was_written(short_debate, tmp_path: Path) -> None:
     good, back = [], []
 
     def leaving(body):
-        if len(good) >= 50 and not back:
+        if len(good) >= 30 and not back:
             return failure(500)
         good.append(body["messages"][0]["content"])
         return completion(writing(body))

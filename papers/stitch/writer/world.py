@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -79,6 +79,7 @@ def _owned(name: str, world: int) -> bool:
     return hashlib.sha256(name.casefold().encode()).digest()[1] % _BUCKETS == world
 
 
+@lru_cache(maxsize=8)  # trips of a seed share theirs, and most names that are invented belong to other worlds
 def build_world(domain: Domain, seed: int, number: int, count: int) -> ClosedWorld:
     """The world of a seed.
 
