@@ -24,7 +24,6 @@ from papers.stitch.retrieval import (
     VectorRows,
     densest,
     met,
-    shown_lines,
     within_budget,
 )
 from papers.stitch.store import IntentLog, LabelVersion, StaleIntentsError
@@ -41,7 +40,9 @@ class IntentHits:
 
     def context(self, tokens: int = CONTEXT_TOKENS) -> str:
         """The hits as a model is shown them, one a line, as many as fit a budget of estimated tokens."""
-        return "\n".join(within_budget(shown_lines(self.hits), tokens))
+        found = (hit.snippet for hit in self.hits)
+        lines = (f"[{one.step.time:%Y/%m/%d %H:%M}] {one.step.role}: {one.resolved}" for one in found)
+        return "\n".join(within_budget(lines, tokens))
 
 
 class IntentIndex:
@@ -286,7 +287,7 @@ class IntentIndex:
             for change in self.spaces.unknown(snippet.intent):
                 self._change(change)
                 changes.append(change)
-            versions = [LabelVersion(version + place, first, change) for place, change in enumerate(changes, start=1)]
+            versions = [LabelVersion(version + place, first, *change) for place, change in enumerate(changes, start=1)]
             number = await asyncio.to_thread(self._log.append, snippet, versions, notes, after=after)
         except BaseException:
             self._load()  # the label spaces as they are kept

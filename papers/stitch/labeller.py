@@ -94,8 +94,8 @@ class Labelled:
     notes: tuple[ScopeNote, ...] = ()
 
 
-class Labeller(Protocol):
-    """Labels steps, one after the other."""
+class IntentLabeller(Protocol):
+    """Labels steps, one after the other, and turns questions into labels of the same spaces."""
 
     name: str
 
@@ -113,10 +113,6 @@ class Labeller(Protocol):
         """
         ...
 
-
-class QueryLabeller(Protocol):
-    """Turns questions into labels."""
-
     async def filter(self, question: str, spaces: LabelSpaces) -> IntentFilter:
         """The labels of the inventories that what a question asks for was labelled with; none where it does not say.
 
@@ -124,10 +120,6 @@ class QueryLabeller(Protocol):
             DeltaMemError: If the question cannot be labelled.
         """
         ...
-
-
-class IntentLabeller(Labeller, QueryLabeller, Protocol):
-    """Labels both, in the same label spaces."""
 
 
 @runtime_checkable

@@ -8,10 +8,9 @@ read with the new one from then on.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
+from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
 from papers.stitch.records import Intent, IntentFilter
@@ -25,8 +24,7 @@ class Facet(StrEnum):
     ENTITY = "entity"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelChange:
+class LabelChange(NamedTuple):
     """A label that is new, or that another one replaces."""
 
     facet: Facet
@@ -110,9 +108,8 @@ class LabelSpaces:
 
     def unknown(self, intent: Intent) -> list[LabelChange]:
         """The additions that an intent needs; an empty label is none."""
-        named = by_facet(intent)
         found: dict[tuple[Facet, str], LabelChange] = {}
-        for facet, labels in named.items():
+        for facet, labels in by_facet(intent).items():
             for label in map(tidy, labels):
                 if label and self.current(facet, label) is None:
                     found.setdefault((facet, _folded(label)), LabelChange(facet, label))
@@ -124,20 +121,13 @@ class LabelSpaces:
         for facet, labels in by_facet(wanted).items():
             current = dict.fromkeys(self.current(facet, label) for label in labels)
             kept[facet] = [label for label in current if label is not None]
-        return filter_of(kept)
+        return IntentFilter(*(tuple(kept[facet]) for facet in (Facet.SCOPE, Facet.EVENT, Facet.ENTITY)))
 
 
 def by_facet(labelled: Intent | IntentFilter) -> Mapping[Facet, tuple[str, ...]]:
     """The labels of an intent or a filter by facet."""
-    scopes: tuple[str, ...]
-    events: tuple[str, ...]
     if isinstance(labelled, Intent):
-        scopes, events = (labelled.scope,) if labelled.scope else (), (labelled.event,) if labelled.event else ()
+        scopes, events = tuple(filter(None, (labelled.scope,))), tuple(filter(None, (labelled.event,)))
     else:
         scopes, events = labelled.scopes, labelled.events
-    return MappingProxyType({Facet.SCOPE: scopes, Facet.EVENT: events, Facet.ENTITY: labelled.entity_types})
-
-
-def filter_of(labels: Mapping[Facet, Collection[str]]) -> IntentFilter:
-    """A filter from labels by facet; a facet that is missing constrains nothing."""
-    return IntentFilter(*(tuple(labels.get(facet, ())) for facet in (Facet.SCOPE, Facet.EVENT, Facet.ENTITY)))
+    return {Facet.SCOPE: scopes, Facet.EVENT: events, Facet.ENTITY: labelled.entity_types}

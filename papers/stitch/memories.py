@@ -161,8 +161,5 @@ def by_intent(
 
 def _steps(state: MemoryState) -> dict[str, Memory]:
     ordered = sorted(state.memories, key=lambda memory: memory_number(memory.id) or 0)
-    return {f"{memory.id}/{_digest(memory.text)}": memory for memory in ordered}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digests = [hashlib.sha256(memory.text.encode("utf-8", "surrogatepass")).hexdigest() for memory in ordered]
+    return {f"{memory.id}/{digest[:12]}": memory for memory, digest in zip(ordered, digests, strict=True)}

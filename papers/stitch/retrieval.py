@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,8 +184,3 @@ def _first_sentences(text: str, limit: int) -> str:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
-
-
-def shown_lines(hits: Sequence[IntentHit]) -> list[str]:
-    """Hits as a model is shown them: time, who acted, the text with its references resolved."""
-    return [f"[{hit.snippet.step.time:%Y/%m/%d %H:%M}] {hit.snippet.step.role}: {hit.snippet.resolved}" for hit in hits]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
 from deltamem.journal.beside import PluginStore, file_kind
@@ -77,13 +77,19 @@ CREATE TABLE drafts (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LabelVersion:
+class LabelVersion(NamedTuple):
     """One version of the label spaces of a collection."""
 
     version: int
     step: int  # How many steps there were when it was made
-    change: LabelChange
+    facet: Facet
+    label: str
+    into: str | None
+
+    @property
+    def change(self) -> LabelChange:
+        """What it changed."""
+        return LabelChange(self.facet, self.label, self.into)
 
 
 @dataclass(slots=True)
@@ -127,33 +133,25 @@ class _Collection(ExportLine):
 
 
 class _Intent(ExportLine):
+    """A step in an export, and by the same names in its table."""
+
     id: str
     role: str
     time: Time
     text: str
     scope: str
     event: str
-    entity_types: list[str]
+    entity_types: tuple[str, ...]
     resolved: str
     summary: str
 
     @classmethod
     def of(cls, snippet: Snippet) -> _Intent:
-        step, intent = snippet.step, snippet.intent
-        return cls(
-            id=step.id,
-            role=step.role,
-            time=step.time,
-            text=step.text,
-            scope=intent.scope,
-            event=intent.event,
-            entity_types=list(intent.entity_types),
-            resolved=snippet.resolved,
-            summary=snippet.summary,
-        )
+        values = asdict(snippet.step) | asdict(snippet.intent) | {"resolved": snippet.resolved, "summary": snippet.summary}
+        return cls.model_validate({name: values[name] for name in cls.model_fields})
 
     def snippet(self) -> Snippet:
-        intent = Intent(self.scope, self.event, tuple(self.entity_types))
+        intent = Intent(self.scope, self.event, self.entity_types)
         return Snippet(Step(self.id, self.role, self.text, self.time), intent, self.resolved, self.summary)
 
 
@@ -207,16 +205,7 @@ class IntentStore(PluginStore):
                     name=name,
                     labeller=records.labeller,
                     intents=len(records.snippets),
-                    labels=[
-                        _Label(
-                            version=one.version,
-                            step=one.step,
-                            facet=one.change.facet,
-                            label=one.change.label,
-                            into=one.change.into,
-                        )
-                        for one in records.versions
-                    ],
+                    labels=[_Label.model_validate(one) for one in records.versions],
                     notes=[_NoteLine.model_validate(note) for note in records.notes],
                 )
             )
@@ -235,11 +224,8 @@ class IntentStore(PluginStore):
                 raise lines.wrong(f"the intents of {collection.name!r} are there twice")
             collections[collection.name] = IntentRecords(
                 collection.labeller,
-                versions=[
-                    LabelVersion(one.version, one.step, LabelChange(one.facet, one.label, one.into))
-                    for one in collection.labels
-                ],
-                notes=[ScopeNote(note.scope, note.text) for note in collection.notes],
+                versions=[LabelVersion(**dict(one)) for one in collection.labels],
+                notes=[ScopeNote(**dict(note)) for note in collection.notes],
                 snippets=[lines.next(_Intent).snippet() for _ in range(collection.intents)],
             )
         return collections
@@ -451,22 +437,18 @@ def _write_labels_again(
     last = records.versions[-1].version if records.versions else 0
     steps = len(records.snippets) - len(gone)
     connection.execute("DELETE FROM labels WHERE collection = ?", (collection,))
-    _insert_versions(
-        connection, collection, (LabelVersion(last + place, steps, one) for place, one in enumerate(changes, start=1))
-    )
+    versions = [LabelVersion(last + place, steps, *one) for place, one in enumerate(changes, start=1)]
+    _insert_versions(connection, collection, versions)
     # A note sums up several steps, of which nobody can say which words come from which.
     connection.execute("DELETE FROM notes WHERE collection = ?", (collection,))
-    _insert_notes(
-        connection,
-        collection,
-        (
-            note
-            for note in records.notes
-            if spaces.current(Facet.SCOPE, note.scope) not in left_scopes
-            and not forgotten.repeated_in(note.text)
-            and kept.current(Facet.SCOPE, note.scope)
-        ),
+    notes = (
+        note
+        for note in records.notes
+        if spaces.current(Facet.SCOPE, note.scope) not in left_scopes
+        and not forgotten.repeated_in(note.text)
+        and kept.current(Facet.SCOPE, note.scope)
     )
+    _insert_notes(connection, collection, notes)
 
 
 def _without(intent: Intent, forgotten: Forgotten) -> Intent:
@@ -480,10 +462,7 @@ def _without(intent: Intent, forgotten: Forgotten) -> Intent:
 
 def _insert_versions(connection: sqlite3.Connection, collection: int, versions: Iterable[LabelVersion]) -> None:
     query = "INSERT INTO labels (collection, version, step, facet, label, merged_into) VALUES (?, ?, ?, ?, ?, ?)"
-    connection.executemany(
-        query,
-        ((collection, one.version, one.step, one.change.facet, one.change.label, one.change.into) for one in versions),
-    )
+    connection.executemany(query, ((collection, *one) for one in versions))
 
 
 def _insert(connection: sqlite3.Connection, collection: int, snippet: Snippet) -> int:
@@ -502,15 +481,16 @@ def _insert_notes(connection: sqlite3.Connection, collection: int, notes: Iterab
 def _records(connection: sqlite3.Connection, collection: sqlite3.Row) -> IntentRecords:
     records = IntentRecords(collection["labeller"], Stamp(collection["id"], collection["erasures"]))
     of_it = (collection["id"],)
-    for row in connection.execute("SELECT * FROM steps WHERE collection = ? ORDER BY number", of_it):
-        step = Step(row["step_id"], row["role"], row["text"], datetime.fromisoformat(row["time"]))
-        intent = Intent(row["scope"], row["event"], tuple(json.loads(row["entity_types"])))
+    for row in connection.execute("SELECT step_id AS id, * FROM steps WHERE collection = ? ORDER BY number", of_it):
+        values = {name: row[name] for name in _Intent.model_fields} | {
+            "entity_types": tuple(json.loads(row["entity_types"]))
+        }
         records.numbers.append(row["number"])
-        records.snippets.append(Snippet(step, intent, row["resolved"], row["summary"]))
-    for row in connection.execute("SELECT * FROM labels WHERE collection = ? ORDER BY version", of_it):
-        change = LabelChange(Facet(row["facet"]), row["label"], row["merged_into"])
-        records.versions.append(LabelVersion(row["version"], row["step"], change))
-    for row in connection.execute("SELECT * FROM notes WHERE collection = ? ORDER BY seq", of_it):
-        records.notes.append(ScopeNote(row["scope"], row["text"]))
+        records.snippets.append(_Intent.model_validate(values).snippet())
+    query = "SELECT version, step, facet, label, merged_into FROM labels WHERE collection = ? ORDER BY version"
+    for version, step, facet, *change in connection.execute(query, of_it):
+        records.versions.append(LabelVersion(version, step, Facet(facet), *change))
+    query = "SELECT scope, text FROM notes WHERE collection = ? ORDER BY seq"
+    records.notes += (ScopeNote(*row) for row in connection.execute(query, of_it))
     records.drafts.update(connection.execute("SELECT name, answer FROM drafts WHERE collection = ?", of_it).fetchall())
     return records

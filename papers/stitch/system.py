@@ -18,7 +18,7 @@ from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.llm import Usage
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, store_folder
 from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens, turns_shown
 from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
@@ -139,10 +139,13 @@ class StitchMemory:
         """
         before = _usage(self._labeller)
         if session.id not in self._known:
-            await self._index.add([step_of(turn, session) for turn in session.turns])
-            self._sessions.add(_LabelledSession(session=session.id, turns=tuple(turn.id for turn in session.turns)))
+            turns = session.turns
+            steps = [Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time) for turn in turns]
+            await self._index.add(steps)
+            self._sessions.add(_LabelledSession(session=session.id, turns=tuple(turn.id for turn in turns)))
             self._known[session.id] = None
-        return Ingested(usage=_spent(before, _usage(self._labeller)))
+        after = dict(_usage(self._labeller))
+        return Ingested(usage=Usage(**{name: after[name] - count for name, count in before}))
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """The `k` turns that meet most of what a query asks for; similarities only break ties, so none is told.
@@ -160,17 +163,8 @@ class StitchMemory:
         self._known.clear()
 
 
-def step_of(turn: DialogueTurn, session: DialogueSession) -> Step:
-    """A turn as a step: who speaks acts, at the time of the turn or else of its session."""
-    return Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time)
-
-
 def _usage(labeller: IntentLabeller) -> Usage:
     return labeller.usage if isinstance(labeller, LLMLabeller) else Usage()
-
-
-def _spent(before: Usage, after: Usage) -> Usage:
-    return Usage(**{name: getattr(after, name) - getattr(before, name) for name in Usage.model_fields})
 
 
 class StitchKind(SystemKind):

@@ -5,6 +5,7 @@ Exit code 0; 1 if something broke (it is counted, the rest is kept); 2 for bad i
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -171,7 +172,7 @@ def _run(config: DictConfig) -> int:
     if settings.system == "stitch" and not settings.estimate:
         from papers.stitch.came.diagnostics import diagnose
 
-        found = diagnose(settings, read_data(settings), make_embedder(settings.embedder))
+        found = asyncio.run(diagnose(settings, read_data(settings), make_embedder(settings.embedder)))
         with atomic_writer(settings.out / LABELS) as file:
             json.dump(found, file, indent=2)
         for domain, values in found.items():

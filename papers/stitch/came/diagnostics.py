@@ -5,7 +5,6 @@ Appendices B and D.1 of the paper: labels of a question decide what is looked at
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, pstdev
@@ -66,7 +65,7 @@ async def _of_store(
     return rows, mean(resolved) if resolved else None
 
 
-def diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str, dict[str, str]]:
+async def diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str, dict[str, str]]:
     """Diagnostics of a finished run of ``system=stitch``, by domain: mean and deviation over trajectories, in percent.
 
     ``ERR`` is the share of turns with a reference whose resolved text or summary names what it refers to.
@@ -74,10 +73,6 @@ def diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str
     Raises:
         DeltaMemError: If the stores cannot be read or a question cannot be labelled.
     """
-    return asyncio.run(_diagnose(config, data, embedder))
-
-
-async def _diagnose(config: CameConfig, data: CameData, embedder: Embedder) -> dict[str, dict[str, str]]:
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     async with open_models(config, {"answer", "judge"}) as models:
         system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, {"intents": data.intents})

@@ -17,7 +17,7 @@ from writer_cases import OFFLINE, written
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from papers.stitch.came.records import FILES, LogOperation, Storyboard
-from papers.stitch.writer.command import (
+from papers.stitch.writer.__main__ import (
     DOMAINS,
     QUESTIONS,
     TOKENS,

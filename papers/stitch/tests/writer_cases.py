@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from papers.stitch.writer.command import TRAJECTORIES, CameWriterConfig, write
+from papers.stitch.writer.__main__ import TRAJECTORIES, CameWriterConfig, write
 
 _MODEL = {"base_url": None, "model": None, "api_key_env": "OPENAI_API_KEY", "timeout": 5.0, "max_retries": 0, "slots": 8}
 _MODEL |= {"temperature": 1.0, "max_tokens": 64, "attempts": 2}

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, pairwise
-from typing import Any
+from typing import cast
 
 from deltamem.errors import DeltaMemError
-from papers.stitch.came.records import TYPES, AnswerKind, CameQuestion, LogOperation, Storyboard
+from papers.stitch.came.records import TYPES, AnswerKind, CameQuestion, Domain, LogOperation, Storyboard
 from papers.stitch.records import IntentFilter
 from papers.stitch.writer.realise import ARGUE, EVENTS, case_fields, slots
 from papers.stitch.writer.storyboard import CON, PRO
 from papers.stitch.writer.world import sentences
 
-_Labels = tuple[list[str], list[str], list[str]]  # Scopes, events, entity types
-
 
 class _Asker:
     """Collects the questions that a storyboard can be asked."""
 
-    def __init__(self, board: Storyboard, rng: random.Random) -> None:
-        self.board, self.rng = board, rng
+    def __init__(self, board: Storyboard, domain: Domain, rng: random.Random) -> None:
+        self.board, self.domain, self.rng = board, domain, rng
         self.core = {turn.operation: turn.id for turn in board.turns if turn.core}
         self.by_type: defaultdict[str, defaultdict[str, list[CameQuestion]]] = defaultdict(lambda: defaultdict(list))
         self.goals: defaultdict[str, list[LogOperation]] = defaultdict(list)
@@ -32,19 +30,20 @@ class _Asker:
     def ask(
         self,
         form: str,
-        domain: str,
-        kind: AnswerKind,
+        kind: str,
         answers: Sequence[str],
         operations: Sequence[LogOperation],
-        labels: _Labels,
+        acts: Iterable[str],
+        types: Iterable[str],
+        scopes: Iterable[str] = (),
         **fields: str,
     ) -> None:
-        """Note a question, unless it has no answer."""
+        """Note a question, unless it has no answer; its scope is that of its operations, unless it names several."""
         if not answers:
             return
-        asked = sentences().questions[domain][form]  # type: ignore[index]
-        scopes, events, types = (tuple(dict.fromkeys(one)) for one in labels)
-        evidence = sorted((self.core[done.id] for done in operations), key=lambda turn: int(turn[1:]))
+        asked = sentences().questions[self.domain][form]
+        evidence = sorted({self.core[done.id] for done in operations}, key=lambda turn: int(turn[1:]))
+        wanted = (tuple(dict.fromkeys(labels)) for labels in (scopes or (operations[0].goal,), acts, types))
         question = CameQuestion(
             id="",
             trajectory=self.board.trajectory,
@@ -52,10 +51,10 @@ class _Asker:
             form=form,
             question=self.rng.choice(asked.wordings).format(**fields),
             arguments=fields,
-            kind=kind,
-            answers=tuple(sorted(dict.fromkeys(answers))),
-            evidence=tuple(dict.fromkeys(evidence)),
-            wanted=IntentFilter(scopes, events, types),
+            kind=cast(AnswerKind, kind),
+            answers=tuple(sorted(set(answers))),
+            evidence=tuple(evidence),
+            wanted=IntentFilter(*wanted),
         )
         self.by_type[asked.type][form].append(question)
 
@@ -68,7 +67,6 @@ def _travel(asker: _Asker) -> None:
         if step.action == "inform":
             quoted[step.entities[0], step.attribute].append(step)
     booked: dict[tuple[str, str], list[LogOperation]] = {}
-    kind: Any
     for (goal, slot), done in per_slot.items():
         if not slot:
             continue
@@ -80,44 +78,36 @@ def _travel(asker: _Asker) -> None:
         drops = [one for one in done if one.value == "drop" and one.action == "decide"]
         booked[goal, slot] = books
         if len(books) > 1:
-            labels = ([goal], [EVENTS["book"]], [label])
-            asker.ask("booked", "travel", kind, books[-1].entities, books, labels, **fields)
+            asker.ask("booked", kind, books[-1].entities, books, [EVENTS["book"]], [label], **fields)
         if drops:
             out = {one.entities[0] for one in drops}
             left = [one.entities[0] for one in proposed if one.entities[0] not in out]
-            labels = ([goal], [EVENTS["propose"], EVENTS["drop"]], [label])
-            asker.ask("open", "travel", kind, left, proposed + drops, labels, **fields)
+            asker.ask("open", kind, left, proposed + drops, [EVENTS["propose"], EVENTS["drop"]], [label], **fields)
         for said in [one for one in done if one.action == "inform"]:
             name, attribute = said.entities[0], said.attribute
-            quoted_kind: Any = attribute
-            types = [label, attribute.capitalize()]
+            value, types, asked = [said.value], [label, attribute.capitalize()], fields | {"attribute": attribute}
             if len(quoted[name, attribute]) > 1:  # in another context it is another value
-                labels = ([goal], [EVENTS["inform"]], types)
-                asked = fields | {"attribute": attribute, "entity": name}
-                asker.ask("value", "travel", quoted_kind, [said.value], [said], labels, **asked)
+                asker.ask("value", attribute, value, [said], [EVENTS["inform"]], types, **asked, entity=name)
             place = [one.entities[0] for one in proposed].index(name)
-            labels = ([goal], [EVENTS["propose"], EVENTS["inform"]], types)
-            asked = fields | {"attribute": attribute, "ordinal": sentences().ordinals[place]}
-            asker.ask("nth_value", "travel", quoted_kind, [said.value], [*proposed[: place + 1], said], labels, **asked)
+            upto, acts = [*proposed[: place + 1], said], [EVENTS["propose"], EVENTS["inform"]]
+            asker.ask("nth_value", attribute, value, upto, acts, types, **asked, ordinal=sentences().ordinals[place])
             if books and books[-1].entities[0] == name:
-                labels = ([goal], [EVENTS["book"], EVENTS["inform"]], types)
-                asked = fields | {"attribute": attribute}
-                asker.ask("booked_value", "travel", quoted_kind, [said.value], [*books, said], labels, **asked)
+                acts = [EVENTS["book"], EVENTS["inform"]]
+                asker.ask("booked_value", attribute, value, [*books, said], acts, types, **asked)
     days = list(dict.fromkeys(goal for goal, _ in booked))
     for goal in days:
         books = [one for (day, _), done in booked.items() if day == goal for one in done]
         final = [done[-1].entities[0] for (day, _), done in booked.items() if day == goal and done]
-        asker.ask("day_plan", "travel", "place", final, books, ([goal], [EVENTS["book"]], []), **case_fields(goal))
+        asker.ask("day_plan", "place", final, books, [EVENTS["book"]], [], **case_fields(goal))
     numbers = sorted(int(case_fields(goal)["day"]) for goal in days)
     for slot in {slot: None for _, slot in booked}:
         for first in numbers[:-3]:
             span = [f"Day {day} itinerary" for day in range(first, first + 4)]
             books = [one for goal in span for one in booked.get((goal, slot), ())]
             final = [booked[goal, slot][-1].entities[0] for goal in span if booked.get((goal, slot))]
-            labels = (span, [EVENTS["book"]], [slot.capitalize()])
             asked = {"day": str(first), "last": str(first + 3), "slot": slots()[slot].phrase}
-            kind = slots()[slot].kind
-            asker.ask("range_plan", "travel", kind, final, books, labels, **asked)
+            types = [slot.capitalize()]
+            asker.ask("range_plan", slots()[slot].kind, final, books, [EVENTS["book"]], types, span, **asked)
 
 
 def _debate(asker: _Asker) -> None:
@@ -134,43 +124,39 @@ def _debate(asker: _Asker) -> None:
             if given_up:
                 out = {one.entities[0] for one in given_up}
                 left = [one.entities[0] for one in own if one.entities[0] not in out]
-                labels = ([goal], [*acts, EVENTS["background"], EVENTS["concede"]], ["Source"])
-                asker.ask("backing", "debate", "source", left, own + given_up, labels, case=goal, speaker=speaker)
+                every = [*acts, EVENTS["background"], EVENTS["concede"]]
+                asker.ask("backing", "source", left, own + given_up, every, ["Source"], case=goal, speaker=speaker)
             for one in own:
                 if uses[one.entities[0]] > 1:
-                    labels = ([goal], [*acts, EVENTS["background"]], ["Source", "Figure"])
-                    asked = {"case": goal, "speaker": speaker, "entity": one.entities[0]}
-                    asker.ask("figure", "debate", "figure", [one.value], [one], labels, **asked)
+                    asked, types = {"case": goal, "speaker": speaker, "entity": one.entities[0]}, ["Source", "Figure"]
+                    asker.ask("figure", "figure", [one.value], [one], [*acts, EVENTS["background"]], types, **asked)
         for reply in [one for one in done if one.action == "defend"]:
             number = next(at for at, one in enumerate(attacked[goal]) if one.id == reply.answers)
             attack, acts = attacked[goal][number], [EVENTS["attack"], EVENTS["defend"]]
             asked = {"case": goal, "speaker": side, "entity": attack.entities[0]}
-            labels = ([goal], acts, ["Source"])
-            asker.ask("answer_to", "debate", "source", reply.entities, [attack, reply], labels, **asked)
+            asker.ask("answer_to", "source", reply.entities, [attack, reply], acts, ["Source"], **asked)
             asked = {"case": goal, "ordinal": sentences().ordinals[number]}
-            labels = ([goal], acts, ["Source", "Figure"])
             upto = [*attacked[goal][: number + 1], reply]
-            asker.ask("nth_figure", "debate", "figure", [reply.value], upto, labels, **asked)
-        every = [one for one in done if one.action in cited]
-        labels = ([goal], [ARGUE, *(EVENTS[action] for action in cited[1:])], ["Source"])
-        asker.ask("cited", "debate", "source", [one.entities[0] for one in every], every, labels, case=goal)
+            asker.ask("nth_figure", "figure", [reply.value], upto, acts, ["Source", "Figure"], **asked)
+        named = [one for one in done if one.action in cited]
+        acts = [ARGUE, *(EVENTS[action] for action in cited[1:])]
+        asker.ask("cited", "source", [one.entities[0] for one in named], named, acts, ["Source"], case=goal)
     for side, speaker in ((PRO, CON), (CON, PRO)):
         mine = [goal for goal in cases if goal.startswith(f"{side} ")]
         for case, other in pairwise(mine):
             both = attacked[case] + attacked[other]
-            labels = ([case, other], [EVENTS["attack"]], ["Source"])
-            names = [attack.entities[0] for attack in both]
-            asker.ask("attacks", "debate", "source", names, both, labels, case=case, other=other, speaker=speaker)
+            names, fields = [attack.entities[0] for attack in both], {"case": case, "other": other, "speaker": speaker}
+            asker.ask("attacks", "source", names, both, [EVENTS["attack"]], ["Source"], (case, other), **fields)
 
 
-def make_questions(board: Storyboard, domain: str, count: int, seed: int) -> list[CameQuestion]:
+def make_questions(board: Storyboard, domain: Domain, count: int, seed: int) -> list[CameQuestion]:
     """Draw questions, as many of each type and of each form of a type as can be, none with the same words as another.
 
     Raises:
         DeltaMemError: If the storyboard cannot be asked so many.
     """
     rng = random.Random(f"{seed}/asked/{board.trajectory}")
-    asker = _Asker(board, rng)
+    asker = _Asker(board, domain, rng)
     (_travel if domain == "travel" else _debate)(asker)
     drawn: list[CameQuestion] = []
     streams = [_in_turn(asker.by_type[name], rng) for name in TYPES]

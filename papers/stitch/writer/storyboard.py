@@ -34,16 +34,6 @@ REUSE = 3
 """In how many goals an entity of travel is proposed, on average."""
 
 
-def day_goal(day: int) -> str:
-    """The scope of a day."""
-    return f"Day {day} itinerary"
-
-
-def case_goal(side: str, aspect: str) -> str:
-    """The scope of a case."""
-    return f"{side} case on {aspect}"
-
-
 @dataclass
 class _Draft:
     """An operation before its turn has come."""
@@ -91,18 +81,13 @@ def _sample(rng: random.Random, names: Sequence[str], count: int, what: str, wor
     return rng.sample(names, count)
 
 
-def slots_of(shape: StoryboardShape) -> tuple[Slot, ...]:
-    """What is planned of each day."""
-    return sentences().slots[: shape.slots]
-
-
 def plan_travel(world: ClosedWorld, shape: StoryboardShape, rng: random.Random) -> list[LogOperation]:
     """Plan a trip: each day in three visits, between which other days are talked about.
 
     Raises:
         DeltaMemError: If the world has too few entities.
     """
-    slots = slots_of(shape)
+    slots = sentences().slots[: shape.slots]
     pools: dict[str, list[str]] = {}
     for kind in dict.fromkeys(slot.kind for slot in slots):
         goals = shape.days * sum(slot.kind == kind for slot in slots)
@@ -124,7 +109,7 @@ def plan_travel(world: ClosedWorld, shape: StoryboardShape, rng: random.Random) 
             log.add(draft, inquiry.goal, inquiry.id)
 
     for _, day, parts in sorted(visits, key=lambda visit: visit[0]):
-        goal = day_goal(day)
+        goal = f"Day {day} itinerary"
         if not any(parts):
             continue
         log.add(_Draft("indicate_date", USER), goal)
@@ -181,7 +166,9 @@ def plan_debate(world: ClosedWorld, shape: StoryboardShape, rng: random.Random) 
     names = [entity.name for entity in world.entities]
     aspects = rng.sample(sentences().aspects, shape.aspects)
     cases = [(side, aspect) for aspect in aspects for side in (PRO, CON)]
-    waiting = [(case_goal(*case), _case(case[0], names, shape, rng, world)) for case in rng.sample(cases, len(cases))]
+    waiting = [
+        (f"{side} case on {aspect}", _case(side, names, shape, rng, world)) for side, aspect in rng.sample(cases, len(cases))
+    ]
     log, open_cases = _Log(world), list[tuple[str, list[_Draft]]]()
     attacks: dict[tuple[str, str], str] = {}
     while waiting or open_cases:
