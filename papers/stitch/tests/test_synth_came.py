@@ -234,7 +234,7 @@ def test_a_model_that_goes_away_loses_nothing_that_was_written(short_debate, tmp
     good, back = [], []
 
     def leaving(body):
-        if len(good) >= 30 and not back:
+        if len(good) >= 60 and not back:
             return failure(500)
         good.append(body["messages"][0]["content"])
         return completion(writing(body))
@@ -247,5 +247,5 @@ def test_a_model_that_goes_away_loses_nothing_that_was_written(short_debate, tmp
         manifest = write(by_model(server.url, tmp_path))
     operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
     assert manifest["written"] == {"rewritten": operations, "kept": 0}
-    # What was under way when the run ended may be asked again, and nothing else.
-    assert len(good) - len(set(good)) <= OFFLINE["llm"]["slots"]
+    # What was under way when the run ended may be asked again, or waited to be kept, and nothing else.
+    assert len(good) - len(set(good)) <= 3 * OFFLINE["llm"]["slots"]
