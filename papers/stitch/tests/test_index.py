@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,17 +38,13 @@ async def test_what_meets_most_constraints_comes_first_whatever_is_more_similar(
     assert said.startswith("3 of 3 labels: scope day 2; event answer; entity price; similarity ")
     assert found.context().startswith("[2026/05/01 08:05] agent: The Birch House costs 120.\n")
     assert found.context(20) == "[2026/05/01 08:05] agent: The Birch House costs 120."
+    # Among equals the more similar summary comes first, then the order of the steps
+    every = (await index.search(PRICE, 9)).hits
+    keys = [(-hit.density, -hit.similarity, STEPS.index(hit.snippet.step)) for hit in every]
+    assert keys == sorted(keys) and len(keys) == len(STEPS) and await index.add([*STEPS, STEPS[0]]) == 0
     plain = await index.search("Anything?", 4)
     assert {hit.density for hit in plain.hits} == {0}
     assert plain.hits[0].explanation(plain.wanted).endswith("the query asks for no label")
-
-
-async def test_among_equals_the_more_similar_summary_comes_first_then_the_order_of_the_steps() -> None:
-    index = await an_index()
-    found = await index.search(PRICE, len(STEPS))
-    assert len(found.hits) == len(STEPS)
-    keys = [(-hit.density, -hit.similarity, STEPS.index(hit.snippet.step)) for hit in found.hits]
-    assert keys == sorted(keys)
 
 
 async def test_labels_that_no_step_has_are_left_out_of_the_filter() -> None:
@@ -57,11 +52,6 @@ async def test_labels_that_no_step_has_are_left_out_of_the_filter() -> None:
     found = await index.search("And the weather?", 3)
     assert found.wanted == IntentFilter((), (), ("price",))
     assert {hit.snippet.step.id for hit in found.hits if hit.density} == {"a3", "b3"}
-
-
-async def test_a_step_that_is_known_is_not_labelled_again() -> None:
-    index = await an_index()
-    assert await index.add([*STEPS, STEPS[0]]) == 0 and len(index) == len(STEPS)
 
 
 async def test_what_the_oracle_does_not_know_is_one_sentence_and_loses_nothing() -> None:
@@ -183,12 +173,6 @@ async def test_a_step_that_is_no_text_is_one_sentence_and_the_others_are_kept() 
         await index.add([STEPS[0], bad])
     assert await index.add([STEPS[0], STEPS[1], Step("nul", "user", "a\x00b", STEPS[0].time)]) == 2
     assert index.latest(1)[0].step.text == "a\x00b"
-
-
-async def test_the_time_may_go_backwards() -> None:
-    index = IntentIndex(oracle(), WordEmbedder())
-    await index.add([replace(step, time=STEPS[-1].time - (step.time - STEPS[0].time)) for step in STEPS])
-    assert [one.step.id for one in index.latest(9)] == [step.id for step in STEPS]
 
 
 async def test_an_index_of_two_writers_has_each_step_once(tmp_path: Path) -> None:
