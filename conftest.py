@@ -16,6 +16,7 @@ import psutil
 import pytest
 from browser_cases import Opened, opened, started
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from selenium import webdriver
@@ -84,6 +85,20 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class TrainingInOneWorker(LoadFileScheduling):
+    """Each file to whichever worker is free, but those of training to one: to load verl and ray takes it 10 seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder, _, name = file.rpartition("/")
+        return folder if folder == "tests/deltamem/training" and name != "test_end_to_end.py" else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """As `TrainingInOneWorker` where slow tests are left out; with them that worker would be the last by far."""
+    return TrainingInOneWorker(config, log) if "not slow" in config.option.markexpr else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from lazy import Lazy
 from offline_people import labelled
-from scipy.stats import chi2
 
 from deltamem.episode import EpisodeConfig, Message, opening_messages
 from deltamem.errors import ContextLengthError, DeltaMemError
@@ -21,6 +20,7 @@ from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
 
 torch = Lazy("torch")
+stats = Lazy("scipy.stats")
 transformers = Lazy("transformers")
 local_policy = Lazy("deltamem.local_policy")
 tiny = Lazy("deltamem.training.tiny")
@@ -156,7 +156,7 @@ def test_samples_follow_the_distribution(model, temperature, step):
     observed = torch.cat([drawn[often], drawn[~often].sum()[None]]).double()
     wanted = torch.cat([expected[often], expected[~often].sum()[None]]) * count
     freedom = len(observed) - 1
-    assert chi2.sf(float(((observed - wanted) ** 2 / wanted).sum()), freedom) > 1e-4
+    assert stats.chi2.sf(float(((observed - wanted) ** 2 / wanted).sum()), freedom) > 1e-4
     # What comes second does not follow from what came first.
     [likely] = drawn.topk(1).indices.tolist()
     second = [result.token_ids[1] for result in results if result.token_ids[0] == likely]
