@@ -454,7 +454,9 @@ class LLM:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
             if answer.tool_calls:
                 kept["tool_calls"] = [asdict(call) for call in answer.tool_calls]
-            await asyncio.to_thread(self.cache.put, scope, asked, kept)
+            # Written even if this call is cancelled meanwhile: the answer is paid for.
+            writing = asyncio.get_running_loop().run_in_executor(None, self.cache.put, scope, asked, kept)
+            await asyncio.shield(writing)
         return answer
 
     async def check(

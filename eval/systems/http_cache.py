@@ -186,7 +186,8 @@ class AsyncMeteredTransport(_Metered, httpx.AsyncHTTPTransport):
         async with self._slots:
             response = await super().handle_async_request(entry.request)
             await response.aread()
-        return await asyncio.to_thread(self._received, entry, response)
+        # Written even if the call is cancelled meanwhile: the answer is paid for.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._received, entry, response))
 
 
 def _response(body: bytes) -> httpx.Response:

@@ -313,6 +313,37 @@ async def test_truncated_and_failed_answers_are_not_cached(tmp_path: Path) -> No
     assert len(rows) == 1 and "hi" in rows[0][0]
 
 
+def test_an_answer_that_was_paid_for_is_kept_though_its_call_is_cancelled(tmp_path: Path) -> None:
+    """The answer waits for a thread to write it when the run is stopped."""
+    cache, executor = ResponseCache(tmp_path / "cache.sqlite"), ThreadPoolExecutor(1)
+    busy, released = threading.Event(), threading.Event()
+
+    def keep_busy() -> None:
+        busy.set()
+        released.wait()
+
+    def script(body: dict[str, Any]) -> Reply:
+        executor.submit(keep_busy)
+        busy.wait()
+        return completion("paid")
+
+    async def stopped(url: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(executor)
+        call = asyncio.create_task(ask(LLM(url, "tiny", cache=cache)))
+        while not busy.is_set() or not executor._work_queue.qsize():  # until the write waits for the only thread
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        released.set()
+
+    with serve(script) as server:
+        asyncio.run(stopped(server.url))
+        again = asyncio.run(ask(LLM(server.url, "tiny", cache=cache)))
+        assert again.text == "paid" and again.cached and len(server.requests) == 1
+
+
 async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
     with serve(replies(completion("h"), failure(404, "gone"))) as server:
         llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))

@@ -248,4 +248,4 @@ def test_a_model_that_goes_away_loses_nothing_that_was_written(short_debate, tmp
     operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
     assert manifest["written"] == {"rewritten": operations, "kept": 0}
     # What was under way when the run ended may be asked again, or waited to be kept, and nothing else.
-    assert len(good) - len(set(good)) <= 3 * OFFLINE["llm"]["slots"]
+    assert len(good) - len(set(good)) <= OFFLINE["llm"]["slots"]
