@@ -52,7 +52,7 @@ def first_error(error: ValidationError, whole: str = "", *, messages: Mapping[st
     """
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
-    message = messages.get(first["type"], first["msg"])
+    message = messages.get(first["type"], first["msg"]).removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
 
 

@@ -299,7 +299,9 @@ class TakenAnswers:
         lines = []
         for key, found in read_records(self._folder / "retrieved.jsonl", QuestionRecord, _key).items():
             asked = self._questions.get(key, found)
-            record = asked if (asked.retrieved, asked.deeper) == (found.retrieved, found.deeper) else found
+            # A search that failed, or that a later session made void, has no answer; nor has another one.
+            same = found.error is None and (asked.retrieved, asked.deeper) == (found.retrieved, found.deeper)
+            record = asked if same else found
             lines.append(
                 record.model_dump_json(exclude=verdicts | {"budgets": {"__all__": verdicts}}, exclude_defaults=True)
             )

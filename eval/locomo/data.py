@@ -79,11 +79,18 @@ class LocomoTurn(_Frozen):
     urls: tuple[str, ...] = Field(default=(), alias="img_url")
 
 
+def _time(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, DATE_FORMAT)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not like '1:56 pm on 8 May, 2023'") from error
+
+
 class DatedSession(_Frozen):
     """One sitting; turns have no times of their own."""
 
     number: int
-    time: Annotated[datetime, BeforeValidator(lambda text: datetime.strptime(str(text), DATE_FORMAT))]
+    time: Annotated[datetime, BeforeValidator(_time)]
     turns: tuple[LocomoTurn, ...]
 
 
@@ -119,15 +126,12 @@ class Conversation(_Frozen):
         if not isinstance(raw, dict):
             raise ValueError("not an object with a conversation")
         # There are dates without a session, so the sessions lead and the dates are looked up.
-        numbers = sorted(int(match[1]) for key in raw if (match := _SESSION_KEY.fullmatch(key)))
-        sessions = {
-            f"session_{number}": {
-                "number": number,
-                "time": raw.get(f"session_{number}_date_time", "(no date)"),
-                "turns": raw[f"session_{number}"],
-            }
-            for number in numbers
-        }
+        sessions = {}
+        for number, key in sorted((int(match[1]), key) for key in raw if (match := _SESSION_KEY.fullmatch(key))):
+            time = raw.get(f"{key}_date_time")
+            if not isinstance(time, str):
+                raise ValueError(f"conversation.{key}_date_time is missing or not a text")
+            sessions[key] = {"number": number, "time": time, "turns": raw[key]}
         return record | {"speakers": (raw.get("speaker_a"), raw.get("speaker_b")), "sessions_by_name": sessions}
 
     @model_validator(mode="after")

@@ -85,7 +85,7 @@ def test_the_plans_of_ten_million_tokens_are_one_chat_whose_numbers_go_on(tmp_pa
         (row("2", small_chat(), "{'a': "), "probing_questions: ", 6),
         (row("2", small_chat(), {"riddles": [probe("?", "x")]}), "question 1 of riddles: ability: ", 6),
         (row("2", small_chat(), {"abstention": [probe("?"), probe("!", "x")]}), "question 1 of abstention: rubric", 7),
-        (row("..", small_chat(), {}), "conversation_id: Value error, '..' cannot be the name of a folder", 6),
+        (row("..", small_chat(), {}), "conversation_id: '..' cannot be the name of a folder", 6),
         (row("1", small_chat(), {}), "occurs twice", 6),
         (row("2", [], {}), "it has no messages", 6),
         (row("2", [batch(0, None, "*A.")], {}), "it has no dates", 6),

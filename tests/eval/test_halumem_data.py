@@ -51,9 +51,9 @@ def test_sessions_points_and_questions(tmp_path: Path) -> None:
     ("place", "value", "message"),
     [
         ("sessions", [], "sessions: "),
-        ("uuid", "../up", "uuid: Value error, '../up' cannot be the name of a folder"),
+        ("uuid", "../up", "uuid: '../up' cannot be the name of a folder"),
         ("uuid", ANA, "occurs twice"),
-        ("persona_info", "A person", "persona_info: Value error, names no one"),
+        ("persona_info", "A person", "persona_info: names no one"),
         ("sessions.0.start_time", "2025-09-01", "sessions.0.start_time"),
         ("sessions.0.memory_points.0.is_update", "yes", "sessions.0.memory_points.0.is_update"),
         ("sessions.0.memory_points.0.memory_source", "rumour", "memory_source"),

@@ -60,6 +60,20 @@ def test_what_is_not_a_judge_must_agree(tmp_path: Path, monkeypatch) -> None:
         assert LOCOMO.run(again, *taken, "limit=2", "judges=[strict]")["protocol"]["judges"] == ["strict"]
 
 
+def test_answers_to_a_search_that_became_void_are_not_taken_over(tmp_path: Path, monkeypatch) -> None:
+    """A session was ingested after all, and the run was killed before its questions were searched for again."""
+    prepare(monkeypatch, LOCOMO)
+    first, again = tmp_path / "first", tmp_path / "again"
+    first.mkdir(), again.mkdir()
+    with serve(LOCOMO.script) as server:
+        LOCOMO.run(first, *served(server))
+        file = first / "out" / "retrieved.jsonl"
+        *rest, last = file.read_text().splitlines()
+        file.write_text("\n".join([*rest, json.dumps(json.loads(last) | {"error": "a session came later"})]) + "\n")
+        with pytest.raises(DeltaMemError, match="lacks sessions or searches; finish that run first"):
+            LOCOMO.run(again, *served(server), f"answers_from={first / 'out'}")
+
+
 def test_failures_must_be_mended_first_and_silence_stays_silence(tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, LOCOMO)
     first, again = tmp_path / "first", tmp_path / "again"
