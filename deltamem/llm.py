@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-import httpx  # here too, as the client looks for it at every request, and another thread may be half through importing it
+# The client looks for it at every request, and another thread may then be half through importing it.
+import httpx  # noqa: F401
 import openai
 from pydantic import BaseModel, Field, ValidationError
 
@@ -328,10 +329,27 @@ class RequestCounts:
     failures: int = 0  # Requests that ended in an `LLMError`
 
 
+_Result = TypeVar("_Result")
+
+
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates that httpx trusts, read once: every client would read them anew, for 40 ms of processor time."""
-    return httpx.create_ssl_context()
+    """The certificates that openai's client trusts, read once: every client would read them anew, for 40 ms of CPU."""
+    library = openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]  # httpx, or what has come after it
+    context: ssl.SSLContext = importlib.import_module(library).create_ssl_context()
+    return context
+
+
+async def written(writing: asyncio.Future[_Result]) -> _Result:
+    """What a write gives; a caller who is cancelled waits for its end all the same.
+
+    So what was paid for is kept, and whoever waited for the call may erase it.
+    """
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise
 
 
 _Reply = TypeVar("_Reply", bound=Reply)
@@ -454,9 +472,7 @@ class LLM:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
             if answer.tool_calls:
                 kept["tool_calls"] = [asdict(call) for call in answer.tool_calls]
-            # Written even if this call is cancelled meanwhile: the answer is paid for.
-            writing = asyncio.get_running_loop().run_in_executor(None, self.cache.put, scope, asked, kept)
-            await asyncio.shield(writing)
+            await written(asyncio.get_running_loop().run_in_executor(None, self.cache.put, scope, asked, kept))
         return answer
 
     async def check(

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, explain
+from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, explain, written
 from eval.config import BenchmarkConfig, ManagerModel
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey, SystemUnavailableError
 from eval.systems.kinds import Calls, SystemKind, session_tokens
@@ -186,8 +186,7 @@ class AsyncMeteredTransport(_Metered, httpx.AsyncHTTPTransport):
         async with self._slots:
             response = await super().handle_async_request(entry.request)
             await response.aread()
-        # Written even if the call is cancelled meanwhile: the answer is paid for.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._received, entry, response))
+        return await written(asyncio.get_running_loop().run_in_executor(None, self._received, entry, response))
 
 
 def _response(body: bytes) -> httpx.Response:

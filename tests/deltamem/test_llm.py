@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, is_passing
+from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, _trusted, is_passing
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -334,14 +335,21 @@ def test_an_answer_that_was_paid_for_is_kept_though_its_call_is_cancelled(tmp_pa
         while not busy.is_set() or not executor._work_queue.qsize():  # until the write waits for the only thread
             await asyncio.sleep(0.01)
         call.cancel()
+        assert await asyncio.wait([call], timeout=0.05) == (set(), {call})  # whoever erases now comes after the write
+        released.set()
         with pytest.raises(asyncio.CancelledError):
             await call
-        released.set()
 
     with serve(script) as server:
         asyncio.run(stopped(server.url))
         again = asyncio.run(ask(LLM(server.url, "tiny", cache=cache)))
         assert again.text == "paid" and again.cached and len(server.requests) == 1
+
+
+async def test_certificates_are_those_that_the_client_trusts_by_itself() -> None:
+    async with openai.DefaultAsyncHttpxClient() as client:
+        own = client._transport._pool._ssl_context  # type: ignore[attr-defined]
+        assert _trusted().cert_store_stats() == own.cert_store_stats()
 
 
 async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
