@@ -96,6 +96,7 @@ class TrainingInOneWorker(LoadFileScheduling):
         return folder if folder == "tests/deltamem/training" and name != "test_end_to_end.py" else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """As `TrainingInOneWorker` where slow tests are left out; with them that worker would be the last by far."""
     return TrainingInOneWorker(config, log) if "not slow" in config.option.markexpr else None

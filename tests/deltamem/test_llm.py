@@ -346,10 +346,13 @@ def test_an_answer_that_was_paid_for_is_kept_though_its_call_is_cancelled(tmp_pa
         assert again.text == "paid" and again.cached and len(server.requests) == 1
 
 
-async def test_certificates_are_those_that_the_client_trusts_by_itself() -> None:
+async def test_certificates_are_those_that_the_client_trusts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the system too, where a company has put its own."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
     async with openai.DefaultAsyncHttpxClient() as client:
         own = client._transport._pool._ssl_context  # type: ignore[attr-defined]
-        assert _trusted().cert_store_stats() == own.cert_store_stats()
+        assert _trusted.__wrapped__().cert_store_stats() == own.cert_store_stats()
 
 
 async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
