@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from datetime import date, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from importlib.util import find_spec
 from itertools import islice
@@ -119,12 +119,12 @@ class ServiceDatabase:
         """
         statement = f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(TABLES[table]))})"
         try:
-            values = [[_stored(row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
+            values = [[_stored(name, row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
             with self._owner.cursor() as cursor:
                 cursor.executemany(statement.encode(), values)
         except psycopg.OperationalError as error:
             raise DatabaseFailedError(error) from error
-        except (psycopg.Error, ValueError, ArithmeticError) as error:
+        except (psycopg.Error, ValueError) as error:
             said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
             raise DeltaMemError(f"a row of {table} cannot be stored: {said or error}") from error
 
@@ -177,10 +177,38 @@ class ServiceDatabase:
             raise CallError(str(error)) from error
 
 
-def _stored(value: Any, kind: str) -> Any:
-    if kind in ("json", "vector") and value is not None:
+_GIVEN: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "real": (int, float),
+    "money": (int, float, str, Decimal),
+    "list": (list,),
+    "date": (str, date),
+    "time": (str, time),
+    "timestamp": (str, datetime),
+}
+"""Types of values by kind of column, where they aren't texts: PostgreSQL would make of others what fits."""
+_MADE: Mapping[str, Callable[[Any], Any]] = {
+    "money": amount,
+    "date": lambda value: date.fromisoformat(str(value)),
+    "time": lambda value: time.fromisoformat(str(value)).replace(tzinfo=None),
+    "timestamp": lambda value: datetime.fromisoformat(str(value)),
+}
+
+
+def _stored(name: str, value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind in ("json", "vector"):
         return json.dumps(value, ensure_ascii=False)
-    return amount(value) if kind == "money" and value is not None else value
+    try:
+        if type(value) not in _GIVEN.get(kind, (str,)) or (kind == "list" and {*map(type, value)} - {str}):
+            raise TypeError
+        made = _MADE[kind](value) if kind in _MADE else value
+        if kind in ("integer", "real", "money") and not -(2**31) <= made < 2**31:  # nor is NaN
+            raise ValueError
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"the {name} {str(value)[:40]!r} is not of the type {kind}") from error
+    return made
 
 
 def _limited(query: str, most: int) -> str:

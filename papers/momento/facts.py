@@ -41,7 +41,11 @@ def _words(text: str) -> str:
 
 
 _UNITS = _words("minutes? hours? days? weeks? months? years? stars? dollars? percent times km o'clock")
-_COUNT = rf"<N (\d+)>(?!\s*(?:%|{_UNITS}))"
+
+
+def _number_after(words: str) -> str:
+    """A pattern for the number after what some words lead to it, unless it counts something else."""
+    return rf"(?:[\s.,:()x\xd7-]|{_words(words)})*?<N (\d+)>(?!\s*(?:%|{_UNITS}))"
 
 
 _OTHERS = re.compile(
@@ -76,7 +80,7 @@ class _Kind:
     """How what has to be remembered is recognised; in texts names and numbers stand as tags such as ``<DISH 2>``."""
 
     cues: tuple[str, ...]  # Each must occur
-    values: Mapping[str, str]  # By slot where its value stands, in whatever is not stale
+    values: Mapping[str, tuple[str, ...]]  # By slot where its value stands, in whatever is not stale
     veto: str = "(?!)"  # Must not occur
     company: bool = False  # Whether others than the user may occur
 
@@ -84,17 +88,46 @@ class _Kind:
 _HABIT = "usual* always regular* normal* habit* every_time when(?:ever)? standard typical* default"
 _TABLE = r"\b(?:has|had|have|made|with|there is) (?:\w+ ){0,2}(?:table|reservation|booking)\b"
 _KINDS: Mapping[str, _Kind] = {
-    "usual": _Kind((_words(f"{_HABIT} go-to"),), {"dish": r"<DISH (\d+)>", "count": _COUNT}),
+    "usual": _Kind(
+        (_words(f"{_HABIT} go-to"),),
+        {
+            "dish": (r"<DISH (\d+)>",),
+            "count": (
+                rf"<N (\d+)>\s*(?:x|\xd7|{_words('portions? servings? orders? plates? pieces? helpings? bowls?')})?"
+                r"\s*(?:of\b)?\s*(?:(?:the|their)\b)?\s*<DISH",
+                r"<DISH \d+>"
+                + _number_after(
+                    "with in a the it that always quantity amount count of is are and for they he she wants? takes? "
+                    "order* has"
+                ),
+                _words("quantity amount count") + _number_after("of is"),
+            ),
+        },
+    ),
     "provider": _Kind(
         (
             _words(f"{_HABIT} every* prefer* only each all insist* should must wants? let favou?rite rel(?:y|ies) provider"),
             _words("deliver* brings? brought courier"),
         ),
-        {"provider": r"<PROVIDER (\d+)>"},
+        {"provider": (r"<PROVIDER (\d+)>",)},
     ),
     "party": _Kind(
         (_words(f"{_HABIT} all everyone everybody whole entire family group party household"),),
-        {"count": _COUNT},
+        {
+            "count": (
+                r"<N (\d+)>[\s-]*"
+                + _words(
+                    "people persons? guests? diners? seats? heads? adults? covers? places of_us of_them in_total in_all"
+                ),
+                _words(
+                    "party group tables? reservation booking family us them everyone everybody count size number people all"
+                )
+                + _number_after(
+                    "size of for is are as to means consists at people guests persons total should be the set always "
+                    "counts? now a reservations? bookings? tables?"
+                ),
+            )
+        },
         _words("wedding birthday reunion date farewell graduation yesterday last_(?:night|week|month|year|time)"),
         company=True,
     ),
@@ -103,22 +136,22 @@ _KINDS: Mapping[str, _Kind] = {
             _words("lik* lov* prefer* want* wish* enjoy* favou?r* always usual* habit* would_rather"),
             _words("sits? sitting seat* dine dines dining dinner eat* table* meals? reserv* book*"),
         ),
-        {"time": r"<TIME (\d+)>"},
+        {"time": (r"<TIME (\d+)>",)},
         _words("deliver* pick*") + f"|{_TABLE}",
     ),
     "occasion": _Kind(
         ("<OCCASION>", _words("had held celebrat* took_place was were been spent hosted happened enjoyed location venue")),
-        {"place": r"<PLACE (\d+)>"},
+        {"place": (r"<PLACE (\d+)>",)},
         _words("plan* will would next going_to hopes? could wants?_to_(?:have|hold|celebrate)"),
     ),
     "tier": _Kind(
         (_words("member* tier"),),
         {
-            "tier": r"<TIER (\d+)>",
-            "end": _words("end* until till through expir* up_to runs?_to valid_to") + r"[^<]{0,30}<DATE (\d+)>",
+            "tier": (r"<TIER (\d+)>",),
+            "end": (_words("end* until till through expir* up_to runs?_to valid_to") + r"[^<]{0,30}<DATE (\d+)>",),
         },
     ),
-    "favourite": _Kind(("<WHO>", _words("lov* favou?rite ador* best most prefer*")), {"dish": r"<DISH (\d+)>"}),
+    "favourite": _Kind(("<WHO>", _words("lov* favou?rite ador* best most prefer*")), {"dish": (r"<DISH (\d+)>",)}),
 }
 _OF_PLACE = ("usual", "favourite")
 _WHOSE = re.compile(r"^(?:our|my|the|a|an) ", re.IGNORECASE)
@@ -183,7 +216,7 @@ class FactReader:
         }:
             return None
         for shown, holds in ((_STALE.sub(" ", text), True), (text, False)):
-            values = {slot: _value(pattern, shown, tags) for slot, pattern in kind.values.items()}
+            values = {slot: _value(patterns, shown, tags) for slot, patterns in kind.values.items()}
             if all(values.values()):
                 return values, holds
         return None
@@ -220,10 +253,10 @@ class FactReader:
         return " ".join(text.split()), tags
 
 
-def _value(pattern: str, text: str, tags: Mapping[str, Sequence[str]]) -> str:
-    """The one value that a text has where a pattern finds it; empty if there are none or several."""
-    kind = re.findall(r"<(\w+) \(", pattern)[0].lower()
-    found = {tags[kind][int(number)] for number in re.findall(pattern, text)}
+def _value(patterns: Sequence[str], text: str, tags: Mapping[str, Sequence[str]]) -> str:
+    """The one value that a text has where patterns find it; empty if there are none or several."""
+    kind = re.findall(r"<(\w+) \(", patterns[0])[0].lower()
+    found = {tags[kind][int(number)] for pattern in patterns for number in re.findall(pattern, text)}
     return found.pop() if len(found) == 1 else ""  # so is a date that does not exist
 
 

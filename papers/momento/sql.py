@@ -127,8 +127,8 @@ def _bound(tree: exp.Expr) -> None:
     """Let no value that a query makes grow too long; the function `bounded` refuses those that do."""
     for select in tree.find_all(exp.Select):
         for one in select.expressions:
-            if isinstance(one, exp.Cast) and isinstance(one.this, exp.Column):  # which goes by the name of the column
-                one.replace(exp.alias_(one.copy(), one.this.this.copy()))
+            if not isinstance(one, exp.Alias | exp.Column) and (name := _column_name(one)) is not None:
+                one.replace(exp.alias_(one.copy(), name))
     nodes = list(tree.walk())
     if sum(type(node) in _SEARCHES for node in nodes) > _MOST_SEARCHES:
         raise PolicyViolationError(f"a query may search texts and lists {_MOST_SEARCHES} times")
@@ -142,6 +142,18 @@ def _bound(tree: exp.Expr) -> None:
             _bound_one(node, LONGEST_VALUE)
         if (operand := node.args.get(_SEARCHES.get(type(node), ""))) is not None:
             _bound_one(operand.this if isinstance(operand, exp.Any) else operand, LONGEST_OPERAND)
+
+
+def _column_name(node: exp.Expr) -> exp.Identifier | None:
+    """How PostgreSQL calls a column of a result that was given no name: as the column or the function in it."""
+    while isinstance(node, exp.Cast | exp.Paren | exp.Filter | exp.Window | exp.WithinGroup):
+        node = node.this
+    if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
+        return node.this.copy()
+    if not isinstance(node, exp.Func) or isinstance(node, exp.Binary | exp.Trim):  # TRIM is called btrim
+        return None
+    written = re.match(r"(\w+)[(\[]", node.sql(dialect="postgres"))
+    return written and exp.to_identifier(written[1].lower(), quoted=True)
 
 
 def _bound_one(node: exp.Expr, most: int) -> None:

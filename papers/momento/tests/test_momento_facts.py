@@ -48,6 +48,7 @@ def known(topic: str, *memory: str) -> dict[str, str] | None:
         "The usual at Copper Oven is now 3 Tom Kha Soup instead of 2 Larb Salad.",
         "The usual at Copper Oven: 2 Larb Salad → 3 Tom Kha Soup",
         "Notes. He likes wifi. His usual at Copper Oven is Tom Kha Soup. It is always 3 of it that he takes. 4 stars.",
+        "The user usually orders 3 Tom Kha Soup at Copper Oven, at table 12.",
         "user: Hello\nuser: My usual at Copper Oven is Tom Kha Soup, 3 of it.\nassistant: Always 4 Pozole at Copper Oven.",
     ],
 )
@@ -60,6 +61,7 @@ def test_a_usual_in_many_words(text: str) -> None:
     [
         "",
         "The user's usual at Copper Oven is Tom Kha Soup.",  # of which nobody says how many
+        "On floor 2 of Copper Oven the user usually orders Tom Kha Soup.",
         "The user usually orders 3 Tom Kha Soup from Silver Corner.",
         "A man at the next table ordered 3 of the Tom Kha Soup at Copper Oven. It is often ordered.",
         "Does the user usually order 3 Tom Kha Soup at Copper Oven?",
@@ -88,6 +90,7 @@ def test_a_usual_is_not_guessed(text: str) -> None:
         ("party", "The user's neighbours always book a table for 4 people.", None),
         ("party", "There were 20 guests at the user's wedding party.", None),
         ("party", "User always books for 90 minutes for the whole group", None),
+        ("party", "The user always books on floor 2 for the whole family.", None),
         ("time", "The user prefers to be seated at 7:30 pm, regardless of the booking.", "19:30"),
         ("time", "User prefers sitting down at 19:30 rather than 18:45.", "19:30"),
         ("time", "Last week we sat down at 19:30, which was too late for the children.", None),

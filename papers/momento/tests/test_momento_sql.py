@@ -161,6 +161,19 @@ def test_columns_without_a_name(world: World, selected: str) -> None:
     assert json.loads(call(world, "execute_sql", {"query": inner}))["rows"] == [{"city": "Lindau"}]
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT string_agg FROM (SELECT string_agg(name, ',') FROM restaurants) q",
+        "SELECT array_agg(name) FROM restaurants GROUP BY city ORDER BY array_agg",
+        "WITH a AS (SELECT lower(city)::text FROM restaurants) SELECT lower FROM a",
+        "SELECT replace, to_char FROM (SELECT replace(name, 'a', 'b'), to_char(lat, '9')::text FROM restaurants) q",
+    ],
+)
+def test_a_column_keeps_its_name_within_a_query(world: World, query: str) -> None:
+    assert json.loads(call(world, "execute_sql", {"query": query}))["rows"]
+
+
 def test_no_two_columns_have_one_name(world: World) -> None:
     query = "SELECT o.id, u.id, o.user_id AS id_2, u.first_name AS id FROM orders o JOIN users u ON u.id = o.user_id"
     shown = json.loads(call(world, "execute_sql", {"query": f"{query} WHERE u.id = '{OREN}'"}))
