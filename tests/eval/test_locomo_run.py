@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmark_cases import LOCOMO, Notebook, command, finish, prepare, records, sent, served
 from locomo_cases import TRICK, audit, benchmark, script, write
+from rule_model import rules
 from scripted_server import Served, serve
 
 from deltamem.errors import DeltaMemError
@@ -103,6 +104,15 @@ def test_the_oracle_is_shown_the_evidence_and_has_no_recall(tmp_path: Path) -> N
     assert not any(name.startswith("recall") for name in summary["scores"])
     shown = [len(record.get("retrieved", [])) for _, record in sorted(records(tmp_path).items())]
     assert shown == [1, 3, 0, 0, 2, 2, 1, 1, 1]
+
+
+def test_deltamem_keeps_two_memories(tmp_path: Path) -> None:
+    with serve(rules) as server:
+        overrides = [f"base_url={server.url}", "manager.model=tiny", "answer.kind=none", "system=deltamem"]
+        summary = LOCOMO.run(tmp_path, *overrides)
+    assert (summary["failures"]["count"], summary["sessions"]["applied"], summary["memories"]["stores"]) == (0, 6, 4)
+    folders = sorted(path.name for path in (tmp_path / "out" / "memory").iterdir() if path.is_dir())
+    assert folders == ["conv-1.Ana", "conv-1.Bo", "conv-2.Cy", "conv-2.Di"]
 
 
 def test_questions_are_searched_again_once_a_missing_session_came_in(tmp_path: Path, monkeypatch) -> None:

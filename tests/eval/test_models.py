@@ -78,6 +78,16 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
         assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in server.requests)
 
 
+def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:
+    own = tmp_path / "mine.md"
+    own.write_text("$context $question", encoding="utf-8")
+    chosen = config(tmp_path / "out", base_url=URL, answer__model="tiny", answer__prompt=own)
+    prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {})
+    assert prompts.answer is not None and prompts.answer.name == "mine"
+    with pytest.raises(DeltaMemError, match=r"mine\.md has .*expected exactly"):
+        load_prompts(chosen, "answer_locomo", ("context", "question", "options"), {})
+
+
 async def test_a_dead_endpoint_is_told_and_a_live_one_is_asked_once(tmp_path: Path) -> None:
     with serve(lambda body: completion("y")) as server:
         keys = {"base_url": server.url, "answer__model": "tiny", "manager__model": "m", "manager__max_retries": 0}

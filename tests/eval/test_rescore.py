@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import HALUMEM, LOCOMO, Case, on, prepare, records, served
+from benchmark_cases import BEAM, HALUMEM, LOCOMO, Case, on, prepare, records, served
 from scripted_server import Reply, completion, failure, is_check, serve
 
 from deltamem.errors import DeltaMemError
@@ -18,7 +18,7 @@ def texts(folder: Path) -> dict[str, list[Any]]:
     return {key: [answer.get("text") for answer in found[key].get("answers", ())] for key in sorted(found)}
 
 
-@on(LOCOMO, HALUMEM)
+@on(LOCOMO, HALUMEM, BEAM)
 def test_only_judges_are_asked(case: Case, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     first.mkdir(), again.mkdir()
@@ -29,16 +29,29 @@ def test_only_judges_are_asked(case: Case, tmp_path: Path) -> None:
         after = case.run(again, *given)
         assert len(server.requests) == asked, "neither the answerer nor the manager"
         judged = [body for body in other.requests if not is_check(body)]
-        assert {body["model"] for body in judged} <= {"stern"} and not any(case.is_answer(body) for body in judged)
-        assert case.run(again, *given)["scores"] == after["scores"] and len(other.requests) == len(judged) + bool(judged)
+        assert {body["model"] for body in judged} == {"stern"} and not any(case.is_answer(body) for body in judged)
+        assert len(judged) == sum(not is_check(body) and not case.is_answer(body) for body in server.requests)
+        assert case.run(again, *given)["scores"] == after["scores"] and len(other.requests) == len(judged) + 1
     assert texts(again) == texts(first) and after["scores"] == before["scores"]
     assert sum("answers are taken over from a finished run" in text for text in after["warnings"]) == 1
     source = after["making"]["fingerprint"]["answers_from"]
     assert [one["made"] for one in source] == before["making"]["made"]
-    if judged:
-        assert len(after["making"]["made"]) == 2 and not any("mixed" in text for text in after["warnings"])
+    assert len(after["making"]["made"]) == 2 and not any("mixed" in text for text in after["warnings"])
     with pytest.raises(DeltaMemError, match="made with answers_from = '"):
         case.run(again, *given[:-3], *given[-2:])
+
+
+def test_another_judge_has_the_say_at_every_budget(tmp_path: Path, monkeypatch) -> None:
+    prepare(monkeypatch, LOCOMO)
+    first, again = tmp_path / "first", tmp_path / "again"
+    first.mkdir(), again.mkdir()
+    keys = ("budgets=[1,5000]", "judges=[lenient]", "limit=2")
+    with serve(LOCOMO.script) as server, serve(lambda body: completion('{"reason": "r", "label": "wrong"}')) as stern:
+        runs = [LOCOMO.run(first, *served(server), *keys)]
+        taken = [f"answers_from={first / 'out'}", f"judge.base_url={stern.url}"]
+        runs.append(LOCOMO.run(again, *served(server), *keys, *taken))
+    found = [[one["scores"]["lenient"]["estimate"] for one in run["budgets"]] for run in runs]
+    assert found == [[1.0, 1.0], [0.0, 0.0]] and runs[1]["scores"]["lenient"]["all"]["estimate"] == 0
 
 
 def test_what_is_not_a_judge_must_agree(tmp_path: Path, monkeypatch) -> None:

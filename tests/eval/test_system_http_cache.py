@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: Response
     assert json.loads(first)["change"] == "22222222"
     assert json.loads(second) == {"change": "44444444", "to": "“Tee” \\ über"} == json.loads(swapped or "")
     assert meter.take().cached == 1
+
+
+def test_transports_share_their_slots() -> None:
+    slots = threading.Semaphore(1)
+
+    def script(body: dict[str, Any]) -> Reply:
+        return completion("one too many" if slots.acquire(blocking=False) else "alone")
+
+    with serve(script) as server:
+        for _ in range(2):
+            http: Any = httpx.Client(transport=MeteredTransport(Meter(), HttpCache(None, "a"), slots=slots))
+            with openai.OpenAI(base_url=server.url, api_key="none", http_client=http) as openai_client:
+                assert ask(openai_client) == "alone"
 
 
 async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) -> None:

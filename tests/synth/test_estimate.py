@@ -20,7 +20,7 @@ SAMPLE = MeasuredSample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=
 
 @pytest.mark.parametrize(
     ("shape", "sessions", "people", "tolerance"),
-    [("demanding_tiny", 3, 20, 0.6), ("paper", 6, 1, 1.0)],
+    [("demanding_tiny", 8, 15, 0.3), ("paper", 25, 2, 0.3)],
 )
 def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
     config = settings(tmp_path, shape)

@@ -1,5 +1,6 @@
 """Runs over people: going on where they stopped, errors of single people, signals, and the same bytes whatever happens."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -132,6 +133,16 @@ def test_a_signal_ends_the_run_at_once_and_it_goes_on_to_the_same_bytes_in_any_p
     assert list(stored(tmp_path)) == ["p000000", "p000001"] and not (tmp_path / "dataset.json").exists()
     assert generate(settings(tmp_path)) == 0
     assert len(asked) == 4 and files(tmp_path) == files(whole)
+
+
+def test_ctrl_c_ends_it_too(tmp_path, monkeypatch, capsys):
+    async def interrupted(number, *arguments, **named):
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(synth.pipeline, "write_person", interrupted)
+    assert generate(settings(tmp_path)) == 130
+    assert capsys.readouterr().err.endswith("stopped by SIGINT; the same command goes on from here\n")
 
 
 def test_two_runs_in_one_folder_are_told(tmp_path):

@@ -116,6 +116,7 @@ def test_one_failure_in_a_hundred_is_shown_and_more_are_not(lab: Lab) -> None:
             label=lambda fields, left=left: fair(fields) if "trap" in fields else next(left, fair(fields)),
         )
         assert (result.head.n, result.head.failures, result.withheld) == (112, failing, withheld)
+        assert set(result.summary.withheld) == ({"lenient", "lenient(valid)"} if withheld else set())
 
 
 def test_runs_of_a_judge_are_averaged_and_their_spread_is_told(lab: Lab) -> None:
