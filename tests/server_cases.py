@@ -206,6 +206,7 @@ def conversed(command: str, talk: Callable[[str], object], folder: Path) -> str:
     while "=" in words[0]:
         name, _, variables[name] = words.pop(0).partition("=")
     address: Future[str] = Future()
+    frozen = gc.get_freeze_count() > 0
 
     def noted(message: str) -> None:
         if message.startswith("serving "):
@@ -224,10 +225,16 @@ def conversed(command: str, talk: Callable[[str], object], folder: Path) -> str:
         patch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
         patch.setattr("sse_starlette.sse.AppStatus.should_exit", False)  # which the signal sets, for good
         talked = pool.submit(talking)
-        done = CliRunner().invoke(app, words[1:], env=variables)
-        if not address.done():
-            address.set_exception(AssertionError(done.output))
-        talked.result()
-    gc.freeze()  # as tests/conftest.py left it
+        # So that the signal harms nobody should the server have ended by itself meanwhile.
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        try:
+            done = CliRunner().invoke(app, words[1:], env=variables)
+            if not address.done():
+                address.set_exception(AssertionError(done.output))
+            talked.result()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    if frozen:
+        gc.freeze()  # as the conftest.py of the root left it
     assert done.exit_code == 0, done.output
     return done.stdout

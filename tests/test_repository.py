@@ -119,9 +119,9 @@ def test_the_figures_of_the_house_and_what_its_page_names() -> None:
 
 def test_memory_states_need_only_the_standard_library() -> None:
     for module in ("memory", "text"):
-        body = house().trees[Path("deltamem", f"{module}.py")].body
-        names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
-        names += [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
+        nodes = list(ast.walk(house().trees[Path("deltamem", f"{module}.py")]))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
         for name in names:
             assert name == "deltamem.text" or name.partition(".")[0] in sys.stdlib_module_names, name
 

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def test_deleting_erases(ann: Any, server: Server) -> None:
 def test_the_same_request_is_read_once(ann: Any, server: Server, mem0: Any) -> None:
     http = httpx.Client(headers={"Idempotency-Key": "talk-1"}, timeout=LONG)
     keyed = mem0.MemoryClient(api_key=server.key("ann"), host=server.url, client=http)
-    answers = [keyed.add(CITY, user_id="ann") for _ in range(2)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: keyed.add(CITY, user_id="ann"), range(8)))
     assert len({answer["event_id"] for answer in answers}) == 1
     assert ended(ann, answers[0]["event_id"])["metadata"]["session_id"] == "talk-1"
     assert [entry.session_id for entry in server.service.store.journal.owner("ann").entries()] == ["talk-1"]

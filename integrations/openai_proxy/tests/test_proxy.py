@@ -107,6 +107,17 @@ def test_what_is_said_over_several_requests_is_one_session_read_once(upstream: U
     assert len(dialogues(server)) == 2
 
 
+def test_a_conversation_without_a_name_is_known_by_its_beginning(server: Server) -> None:
+    http = server.client(**headers(session=None))
+    for texts in (["My city is Boston."], ["My job is nurse."], ["My city is Boston.", "I see.", "My dog is Rex."]):
+        ok(http.post(CHAT, json=chat(*texts)))
+    end(server)
+    assert sorted(dialogues(server)) == [
+        ["My city is Boston.", "I see.", "My dog is Rex.", "I see."],
+        ["My job is nurse.", "I see."],
+    ]
+
+
 def test_silence_ends_a_conversation(tmp_path: Path) -> None:
     with models() as upstream, proxying(tmp_path, upstream, idle=0.1) as server:
         ok(server.client(**headers()).post(CHAT, json=chat("My city is Boston.")))

@@ -113,6 +113,13 @@ def test_a_bad_folder_is_one_sentence_and_makes_no_bank(
     assert not bank.exists()
 
 
+def test_a_file_is_no_checkpoint(bank: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.gguf"
+    file.write_bytes(b"GGUF")
+    said = one_sentence(run("add", "-", "--checkpoint", str(file), given=lines_of(MONDAY)))
+    assert said.startswith(f"{file}: ") and "folder of a trained model" in said and not bank.exists()
+
+
 def test_missing_packages_are_named(bank: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "deltamem.local_policy")
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -6,6 +6,8 @@ import io
 import multiprocessing
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -183,6 +185,18 @@ def test_what_another_process_notes_while_something_is_forgotten_waits_or_is_for
         journal.owner("ann").forget("m1")
         notes.note("ann", "Ann is free.")
     assert not holds(folder, "xyzzy") and holds(folder, "Ann is free.")
+
+
+def test_a_reader_of_a_store_delays_its_purge(folder: Path) -> None:
+    with Journal.open(folder / "j") as journal:
+        journal.beside(Notes).database._connection.execute("PRAGMA busy_timeout = 50")
+        with closing(sqlite3.connect(folder / "plugins" / "notes.sqlite3", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM notes").fetchall()
+            journal.owner("ann").forget("m1")
+            assert journal.purge_pending
+    with Journal.open(folder / "j") as journal:
+        assert not journal.purge_pending and not holds(folder, "xyzzy")
 
 
 def test_lines_of_a_plug_in_that_has_none_or_is_not_there_are_refused() -> None:

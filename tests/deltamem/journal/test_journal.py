@@ -115,6 +115,14 @@ def test_a_session_is_applied_once(ann) -> None:
     assert ann.dialogue("s2") is None and ann.session_digest("s2") == digest_of(session(2)) and ann.verify() == []
 
 
+def test_the_database_itself_refuses_a_session_twice(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        ingest(journal.owner("ann"), 1)
+        ingest(journal.owner("ann"), 2)
+    with pytest.raises(sqlite3.IntegrityError):
+        execute(tmp_path / "j", "UPDATE entries SET session_id = 's1' WHERE position = 2")
+
+
 def test_a_stale_writer_is_refused(ann) -> None:
     ingest(ann, 1, add(1, "one"))
     for changes, head in [
@@ -415,10 +423,10 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
     (tmp_path / "text").write_text("no database at all, " * 100)
     (tmp_path / "folder").mkdir()
     for name, sentence in {
-        "foreign": "another application",
+        "foreign": "an SQLite database of another application, expected the journal",
         "other": "another application",
         "newer": f"schema {database.SCHEMA_VERSION + 1}, this one reads {database.SCHEMA_VERSION})",
-        "older": f"schema 1, this one reads {database.SCHEMA_VERSION})",
+        "older": f"written by another version of deltamem (schema 1, this one reads {database.SCHEMA_VERSION})",
         "text": "not a database",
         "folder": "cannot be opened",
         "missing/j": "cannot be opened",

@@ -6,7 +6,7 @@ import signal
 import socket
 from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -68,6 +68,15 @@ def test_only_an_endpoint_may_still_come(name: str, waits: bool, capsys: pytest.
     assert ("does not answer yet: nobody there" in capsys.readouterr().err) == waits
 
 
+def test_without_its_embedder_a_server_ends_with_a_sentence(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = WordEmbedder()
+    monkeypatch.setattr(embedder, "queries", Mock(side_effect=EmbedderUnavailableError("no such model")))
+    monkeypatch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: embedder)
+    monkeypatch.setattr("deltamem.server.runner.run", AsyncMock())
+    done = run("serve", "--port", "0")
+    assert done.exit_code != 0 and done.stderr.splitlines()[-1].endswith("no such model") and "Traceback" not in done.stderr
+
+
 def test_answers_are_sent_at_once() -> None:
     async def accepted() -> int:
         with listen("127.0.0.1", 0) as listening:
@@ -90,8 +99,11 @@ def test_while_it_serves_the_collector_rests_and_the_loop_is_the_fast_one(tmp_pa
         assert httpx.get(f"{url}/health/live").status_code == 200
         seen.append((gc.get_threshold()[0] > before[0], gc.get_freeze_count() > 0))
 
+    gc.unfreeze()  # what the conftest.py of the root froze
     conversed("deltamem serve --bank bank", look, tmp_path)
-    assert seen == [(True, True)] and gc.get_threshold() == before
+    after = gc.get_threshold(), gc.get_freeze_count()
+    gc.freeze()
+    assert seen == [(True, True)] and after == (before, 0)
     loop = event_loop()
     assert type(loop).__module__ == "uvloop"
     loop.close()

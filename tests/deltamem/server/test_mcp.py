@@ -69,6 +69,16 @@ async def test_the_life_of_a_memory(mode: str) -> None:
         ]
 
 
+async def test_pages() -> None:
+    async with connected() as client:
+        for animal in ("dog", "cat", "bird"):
+            await call(client, "add_memory", text=f"Ann has a {animal}.")
+        first = await call(client, "get_memories", limit=2)
+        second = await call(client, "get_memories", limit=2, cursor=first["next"])
+    assert [[memory["id"] for memory in page["memories"]] for page in (first, second)] == [["m1", "m2"], ["m3"]]
+    assert second["next"] is None
+
+
 async def test_the_tools_describe_themselves() -> None:
     async with connected() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
