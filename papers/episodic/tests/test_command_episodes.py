@@ -1,12 +1,13 @@
-"""The commands `episodes ...`, with a model behind a real endpoint."""
+"""The commands `episodes ...`, with a model behind a real endpoint; and what a kill leaves."""
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_cases import one_sentence, run, run_json
+from command_cases import one_sentence, run, run_json, start
 from episodic_cases import BOOKING, answer
 from scripted_server import Reply, Served, completion, is_check, serve
 
@@ -95,3 +96,35 @@ def test_a_missing_file_and_a_missing_bank_are_one_sentence(bank: Path, tmp_path
     assert "no memory bank there" in one_sentence(run("episodes", "recall", "anything"))
     (tmp_path / "latin.json").write_bytes(b"\xff")
     assert "not UTF-8" in one_sentence(run("episodes", "add", str(tmp_path / "latin.json")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", range(5))
+def test_after_a_kill_no_call_is_repeated(bank: Path, file: Path, answers: int) -> None:
+    """Killed while the model works on the call after `answers` answered ones; the command is given again."""
+    file.write_text(json.dumps(TICKET))
+    given = 0
+
+    def script(body: dict[str, Any]) -> Reply:
+        nonlocal given
+        if not is_check(body):
+            given += 1
+            if given == answers + 1:
+                process.send_signal(signal.SIGKILL)  # the answer finds nobody
+                process.wait()
+        return review(body)
+
+    with serve(script) as served:
+        environment = {"DELTAMEM_BANK": str(bank), "DELTAMEM_OWNER": "ann", "DELTAMEM_BASE_URL": served.url}
+        process = start(["episodes", "add", str(file)], environment)
+        process.communicate(timeout=300)
+        first = asked(served)
+    assert process.returncode == -signal.SIGKILL and len(first) == answers + 1
+    with serve(review) as served:
+        done = run("episodes", "add", str(file), "--base-url", served.url, "--json")
+        second = asked(served)
+    assert done.exit_code == 0 and json.loads(done.stdout)["outcome"] == "applied"
+    # All but the one that the kill cut off are asked once; that one is the same again.
+    prompts = {json.dumps(body["messages"]) for body in [*first[:-1], *second]}
+    assert len(prompts) == 5 == answers + len(second) and second[0]["messages"] == first[-1]["messages"]
+    assert [one["confidence"] for one in run_json("episodes", "list")["reflections"]] == [0.8]

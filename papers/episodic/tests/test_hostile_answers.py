@@ -112,18 +112,25 @@ def _record_cases() -> Iterator[Case]:
     yield Case(_with(reflection(title=NEW, hints=said)), "echoed_prompt")
 
 
+def _wide(text: str) -> str:
+    """In the full-width forms of East Asian type, which look alike."""
+    return "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)
+
+
 def _personal_cases() -> Iterator[Case]:
     for canary in CANARIES:
         for field in ("title", "use_cases", "hints"):
             yield Case(_with(_replaced(reflection(title=NEW), field, f"Greet {canary} first.")), "personal_data")
-        for written in (canary.lower(), "\u200b".join(canary), "".join(f"&#{ord(char)};" for char in canary)):
+        entities = "".join(f"&#{ord(char)};" for char in canary)
+        for written in (canary.lower(), canary.upper(), f"**{canary}**", _wide(canary), "\u200b".join(canary), entities):
             yield Case(_with(reflection(title=NEW, hints=f"Greet {written} first.")), "personal_data")
     # Of nobody in this trajectory; such things are never lessons.
     for other in ("ann@example.com", "ann at example dot com", "ann (at) example (dot) com", "+1 415 555 0199",
                   "(415) 555-0199", "5500-0000-0000-0004", "DE89 3704 0044 0532 0130 00", "221B Baker Street",
                   "9 Elm Ave", "Hauptstraße 12", "Springfield, IL 62704", "SW1A 1AA", "10.1.2.3",
                   "078-05-1120", "rue Lepic 54"):  # fmt: skip
-        yield Case(_with(reflection(title=NEW, hints=f"Write to {other} when it fails.")), "personal_data")
+        for written in (other, _wide(other)):
+            yield Case(_with(reflection(title=NEW, hints=f"Write to {written} when it fails.")), "personal_data")
 
 
 def _whole_cases() -> Iterator[Case]:

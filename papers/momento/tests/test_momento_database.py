@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -108,6 +109,19 @@ def test_a_private_server_that_cannot_start_is_one_sentence(tmp_path: Path, monk
     with pytest.raises(DeltaMemError, match=r"could be started: .*lock"), private_postgres():
         pass
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """The limit on the size of files stands for the full disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+
+    command = [sys.executable, "-m", "papers.momento", "system=oracle", "limit=1", f"out={tmp_path / 'out'}"]
+    full = subprocess.run(command, cwd=CONFIGS.parent, preexec_fn=limit, capture_output=True, text=True, timeout=300)
+    assert full.returncode == 2 and len(full.stderr.strip().splitlines()) == 1, full.stderr
+    assert "no private PostgreSQL could be started" in full.stderr and "File too large" in full.stderr
 
 
 def test_each_process_of_a_private_server_has_a_limit_of_memory(server_url: str) -> None:

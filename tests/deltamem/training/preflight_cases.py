@@ -21,13 +21,14 @@ _load = OmegaConf.load
 
 
 @cache
-def _pickled(path: str) -> bytes:
+def _pickled(path: Path, changed: int) -> bytes:
     return pickle.dumps(_load(path))
 
 
-def read_once(file: TextIO) -> Any:
+def read_once(file: str | Path | TextIO) -> Any:
     """Every composition reads the same thirty files of verl, which takes half of its time."""
-    return pickle.loads(_pickled(file.name))
+    path = Path(file if isinstance(file, str | Path) else file.name).absolute()
+    return pickle.loads(_pickled(path, path.stat().st_mtime_ns))
 
 
 @cache

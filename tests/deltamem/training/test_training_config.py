@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, composed, placed, resolved, whole
+from preflight_cases import CONFIGS, composed, placed, read_once, resolved, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -30,6 +30,16 @@ ON_CPU = {"tiny": 1, "smollm135m": 2}
 GROUPS = {"smollm135m": 4}
 """Experiments whose groups are smaller than the paper's 8."""
 CHANGES = [(group, name) for group in ("ablation", "variant") for name in listed(group)]
+
+
+def test_what_is_read_once_is_the_file_that_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "same.yaml"
+        path.write_text(f"x: {name}")
+        monkeypatch.chdir(tmp_path / name)
+        with path.open() as file:
+            assert [read_once(given).x for given in (path, str(path), file, Path("same.yaml"))] == [name] * 4
 
 
 def accepted(config: DictConfig, *, new_to_verl: bool = True) -> DictConfig:
