@@ -187,7 +187,8 @@ def test_what_another_process_notes_while_something_is_forgotten_waits_or_is_for
     assert not holds(folder, "xyzzy") and holds(folder, "Ann is free.")
 
 
-def test_a_reader_of_a_store_delays_its_purge(folder: Path) -> None:
+@pytest.mark.parametrize("by", ["erasure", "opening"])
+def test_a_reader_of_a_store_delays_its_purge_until_the_next(folder: Path, by: str) -> None:
     with Journal.open(folder / "j") as journal:
         journal.beside(Notes).database._connection.execute("PRAGMA busy_timeout = 50")
         with closing(sqlite3.connect(folder / "plugins" / "notes.sqlite3", isolation_level=None)) as reader:
@@ -195,6 +196,9 @@ def test_a_reader_of_a_store_delays_its_purge(folder: Path) -> None:
             reader.execute("SELECT * FROM notes").fetchall()
             journal.owner("ann").forget("m1")
             assert journal.purge_pending
+        if by == "erasure":
+            journal.owner("bob").forget("m1")
+            assert not journal.purge_pending and not holds(folder, "xyzzy")
     with Journal.open(folder / "j") as journal:
         assert not journal.purge_pending and not holds(folder, "xyzzy")
 
