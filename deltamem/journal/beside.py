@@ -131,7 +131,7 @@ class JournalFiles:
             return store
 
     def stores(self, *, erasing: bool = False) -> list[PluginStore]:
-        """The stores that there are. Those of plug-ins that are not installed are left out.
+        """The stores that there are. Those of plug-ins that are not installed are left out; `erasing` completes purges.
 
         Raises:
             DeltaMemError: If a file cannot be opened, or `erasing` would miss one.
@@ -150,7 +150,12 @@ class JournalFiles:
                         ) from error
                     continue
                 self.beside(kind)
-            return list(self._opened.values())
+            opened = list(self._opened.values())
+            for store in opened if erasing else ():
+                # A reader had delayed it, and this erasure may find nothing to erase there.
+                if store.database.purge_pending:
+                    store.database.purge()
+            return opened
 
     def close(self) -> None:
         """Close all files; closing twice is fine."""

@@ -51,7 +51,7 @@ class Notes(PluginStore):
             for row in connection.execute("SELECT notes.rowid AS id, text FROM notes").fetchall():
                 if forgotten.repeated_in(row["text"]):
                     connection.execute("DELETE FROM notes WHERE rowid = ?", (row["id"],))
-            self.database.purge_after()
+                    self.database.purge_after()
 
 
 @pytest.fixture(autouse=True)
