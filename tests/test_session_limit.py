@@ -1,4 +1,4 @@
-"""A test session ends, whatever its workers do, and says what they were doing (`tests/conftest.py`, `Makefile`)."""
+"""A test session ends, whatever its workers do, and says what they were doing (`conftest.py`, `Makefile`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 [OPTIONS] = re.findall(
-    r"^PYTEST := \$\(PYTHON\) -m pytest -n \$\(JOBS\) (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    r"^PYTEST = \$\(PYTHON\) -m pytest -n \$\(JOBS\) (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
 )
 FINE = """
 import pytest
