@@ -27,6 +27,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.config import StrictModel
+from deltamem.endpoint import AnswerSchema, endpoint_traits, refusal
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.sqlite import Database, FileKind
 from deltamem.text import shortened
@@ -116,6 +117,17 @@ class Answer:
     tool_calls: tuple[ToolCall, ...] = ()  # Of a request with ``tools``
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
+
+    def as_object(self) -> Answer:
+        """The answer to a request for an object, with the object as its text, wherever the server has put it.
+
+        So it is with the arguments of a call, and with what a reasoning parser took for thoughts that never ended.
+        """
+        if self.tool_calls:
+            return replace(self, text=self.tool_calls[0].arguments, tool_calls=())
+        if self.reasoning and not self.text.strip() and not self.truncated:
+            return replace(self, text=self.reasoning, reasoning="")
+        return self
 
 
 class Usage(StrictModel):
@@ -456,23 +468,65 @@ class LLM:
             tools=tools,
             extra_body=extra_body,
         )
-        if self.cache is None:
-            return await self._ask(request)
+        return await self._recall(request, scope, sample) or await self._ask_and_keep(request, scope, sample)
+
+    async def chat_object(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        schema: AnswerSchema,
+        *,
+        temperature: float,
+        max_tokens: int | None,
+        seed: int | None = None,
+        extra_body: Mapping[str, object] | None = None,
+        scope: str = "",
+        sample: int = 0,
+    ) -> Answer:
+        """Let the model answer with a JSON object, kept to a schema in the best way that the endpoint takes; else as `chat`.
+
+        The way is learned once (`deltamem.endpoint`). The text is what the model wrote, perhaps with thinking; endpoints may
+        ignore a schema, so the reader has to check (`deltamem.replies`). The messages should ask for JSON by that word, on
+        which OpenAI insists where it is not given the schema. A cached answer counts, in whatever way it was obtained.
+
+        Raises:
+            ContextLengthError, LLMError, DeltaMemError: As `chat`; if no way is taken, that of the first refusal.
+        """
+        options: dict[str, Any] = {
+            "temperature": float(temperature),
+            "max_tokens": max_tokens,
+            "seed": None if seed is None else seed + sample,
+            "extra_body": extra_body,
+        }
+        requests = {way: self._request(**asked, **options) for way, asked in schema.requests(messages).items()}
+        for request in requests.values():
+            if (known := await self._recall(request, scope, sample)) is not None:
+                return known.as_object()
+        ways = {way: functools.partial(self._ask_and_keep, request, scope, sample) for way, request in requests.items()}
+        answer = await endpoint_traits(self.base_url, self.model).object_way.ask(ways, refusal)
+        return answer.as_object()
+
+    def _cache_key(self, request: Mapping[str, object], sample: int) -> dict[str, object]:
+        served = self.cache and self.cache.served.get((self.base_url, self.model))
+        return {"base_url": self.base_url, "sample": sample, **request} | ({"served": served} if served else {})
+
+    async def _recall(self, request: Mapping[str, object], scope: str, sample: int) -> Answer | None:
         # SQLite may wait for the disk or for another process: not in the event loop.
-        asked = {"base_url": self.base_url, "sample": sample, **request}
-        if served := self.cache.served.get((self.base_url, self.model)):
-            asked["served"] = served
-        stored = await asyncio.to_thread(self.cache.get, scope, asked)
-        if stored is not None:
-            self._count(cached=1)
-            calls = tuple(ToolCall(**call) for call in stored.pop("tool_calls", ()))
-            return Answer(**stored, tool_calls=calls, truncated=False, cached=True)
+        key = self._cache_key(request, sample)
+        stored = None if self.cache is None else await asyncio.to_thread(self.cache.get, scope, key)
+        if stored is None:
+            return None
+        self._count(cached=1)
+        calls = tuple(ToolCall(**call) for call in stored.pop("tool_calls", ()))
+        return Answer(**stored, tool_calls=calls, truncated=False, cached=True)
+
+    async def _ask_and_keep(self, request: dict[str, Any], scope: str, sample: int) -> Answer:
+        key = self._cache_key(request, sample)  # of now: another model may be served under the name when the answer comes
         answer = await self._ask(request)
-        if not answer.truncated:
+        if self.cache is not None and not answer.truncated:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
             if answer.tool_calls:
                 kept["tool_calls"] = [asdict(call) for call in answer.tool_calls]
-            await written(asyncio.get_running_loop().run_in_executor(None, self.cache.put, scope, asked, kept))
+            await written(asyncio.get_running_loop().run_in_executor(None, self.cache.put, scope, key, kept))
         return answer
 
     async def check(

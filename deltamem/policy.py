@@ -13,6 +13,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_chec
 
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
+from deltamem.endpoint import AnswerSchema
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
 from deltamem.llm import LLM, Answer, Usage
 from deltamem.memory import Memory
@@ -54,11 +55,27 @@ class ScopedPolicy(Policy, Protocol):
         """Erase what is kept for a scope; returns how many answers there were."""
 
 
+@runtime_checkable
+class SchemaPolicy(Policy, Protocol):
+    """A policy that can be kept to a schema."""
+
+    async def complete_object(self, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
+        """Write one JSON object; thinking may precede it."""
+
+
+async def complete_object(policy: Policy, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
+    """Have a policy write one JSON object, kept to the schema if it can be; else it is told the schema in words."""
+    if isinstance(policy, SchemaPolicy):
+        return await policy.complete_object(messages, schema)
+    told = schema.in_words(messages)
+    return await policy.complete([Message(role=str(each["role"]), content=str(each["content"])) for each in told])
+
+
 ToolRole = Literal["tool", "user"]
 
 
 class EndpointPolicy:
-    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy`."""
+    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy` and a `SchemaPolicy`."""
 
     def __init__(
         self,
@@ -119,6 +136,28 @@ class EndpointPolicy:
             scope=self._scope,
             sample=self._sample,
         )
+        return self._completion(answer)
+
+    async def complete_object(self, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
+        """Write one JSON object, as `LLM.chat_object`; `guided` does not count here.
+
+        Raises:
+            ContextLengthError: If the conversation does not fit the model's window.
+            LLMError: If the endpoint gives no usable answer, after the retries.
+        """
+        answer = await self.llm.chat_object(
+            [self._sent(message) for message in messages],
+            schema,
+            temperature=self._temperature,
+            max_tokens=self._max_tokens,
+            seed=self._seed,
+            extra_body=self._extra_body,
+            scope=self._scope,
+            sample=self._sample,
+        )
+        return self._completion(answer)
+
+    def _completion(self, answer: Answer) -> Completion:
         return Completion(
             text=_text(answer, thinking=self._thinking),
             truncated=answer.truncated,
@@ -260,7 +299,7 @@ async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str
 
 
 class MeteredPolicy:
-    """Passes requests on to a policy and adds up what they cost."""
+    """Passes requests on to a policy and adds up what they cost; a `SchemaPolicy`, whatever the policy."""
 
     def __init__(self, policy: Policy) -> None:
         """Wrap a policy for one episode."""
@@ -271,6 +310,12 @@ class MeteredPolicy:
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text."""
         completion = await self._policy.complete(messages)
+        self.usage += completion.usage
+        return completion
+
+    async def complete_object(self, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
+        """Write one JSON object."""
+        completion = await complete_object(self._policy, messages, schema)
         self.usage += completion.usage
         return completion
 

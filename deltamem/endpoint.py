@@ -1,0 +1,244 @@
+"""What an endpoint takes, learned once from what it refuses; first of all, how it keeps an answer to a JSON schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar
+
+import openai
+
+from deltamem.errors import ContextLengthError, LLMError
+
+ObjectWay = Literal["json_schema", "plain_schema", "json_object", "tools", "text"]
+"""How an endpoint is asked for a JSON object: with the schema, with the schema less its bounds, for any object, by a
+function that it has to call, and by words alone."""
+OBJECT_WAYS: tuple[ObjectWay, ...] = ("json_schema", "plain_schema", "json_object", "tools", "text")  # the best first
+
+# Bounds that some services refuse in a schema, and the others keep to.
+_BOUNDS = {
+    *("minLength", "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems", "minProperties"),
+    *("maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "default"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSchema:
+    """The JSON object that a model is asked for.
+
+    To be taken everywhere each object of the schema is closed (``additionalProperties: false``) and requires all of its
+    properties, as OpenAI's strict mode demands; bounds on lengths and numbers are left out where they are refused.
+    """
+
+    name: str  # Letters, digits, ``_`` and ``-``
+    schema: Mapping[str, Any]
+    description: str = ""  # What the object is for, in a sentence
+
+    def requests(self, messages: Sequence[Mapping[str, object]]) -> dict[ObjectWay, dict[str, Any]]:
+        """The messages and options of a chat request for each way; a way that would repeat another's request is missing."""
+        plain = _without_bounds(self.schema)
+        function = {"name": self.name, "description": self.description, "parameters": plain}
+        told = self.in_words(messages)
+        requests: dict[ObjectWay, dict[str, Any]] = {
+            "json_schema": {"messages": messages, "response_format": self._format(self.schema)},
+            "plain_schema": {"messages": messages, "response_format": self._format(plain)},
+            "json_object": {"messages": told, "response_format": {"type": "json_object"}},
+            "tools": {
+                "messages": messages,
+                "tools": [{"type": "function", "function": function}],
+                "tool_choice": {"type": "function", "function": {"name": self.name}},
+            },
+            "text": {"messages": told},
+        }
+        if plain == self.schema:
+            del requests["plain_schema"]
+        return requests
+
+    def in_words(self, messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+        """The messages with the schema told at the end of the last one of the user, for endpoints that take none."""
+        written = json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"))
+        words = f"Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{written}"
+        told = list(messages)
+        for place in reversed(range(len(told))):
+            content = told[place].get("content")
+            if told[place].get("role") == "user" and isinstance(content, str):
+                told[place] = {**told[place], "content": f"{content}\n\n{words}"}
+                return told
+        return [*told, {"role": "user", "content": words}]
+
+    def _format(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"type": "json_schema", "json_schema": {"name": self.name, "schema": schema, "strict": True}}
+
+
+def _without_bounds(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return [_without_bounds(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    plain = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "definitions"):  # their keys are names
+            plain[key] = {name: _without_bounds(part) for name, part in value.items()}
+        elif key not in _BOUNDS:
+            plain[key] = value if key in ("enum", "const") else _without_bounds(value)
+    return plain
+
+
+class Refusal(Enum):
+    """What a refused request says about the way it was sent in."""
+
+    FORM = "form"  # The endpoint says that it does not take the way
+    DOUBT = "doubt"  # It may be the way, or what the request holds
+    SAMPLE = "sample"  # It takes the way, and the model failed to keep to it this time
+
+
+_FORM = re.compile(
+    r"response[_ ]?format|json[_ -]?(schema|object|mode|output)|structured[_ -]?(output|generation)|guided|grammar|schema"
+    r"|word .{0,3}json|tool[_ ]?(choice|use|call)|\btools?\b|function[_ -]?call",
+    re.IGNORECASE,
+)
+# Groq's words, and those of gateways before it: 400 although nothing is wrong with the request.
+_SAMPLE = re.compile(
+    r"json_validate_failed|tool_use_failed|output_parse_failed|failed_generation|failed to generate json", re.I
+)
+_ELSEWHERE = re.compile(
+    r"content[_ ]?(filter|policy|management)|moderation|model\b.{0,100}\b(not found|not exist|no access)|model_not_found"
+    r"|'param': '(model|temperature|max_tokens|max_completion_tokens|seed|top_p)'|billing|quota|api[_ ]key",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refusal(error: LLMError) -> Refusal | None:
+    """How a failed request for an object is taken; None if another way would fail as well, or this one may do later.
+
+    A 500 or 501 counts where it names the form: llama.cpp and Ollama have answered so to grammars and tools they cannot use.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, openai.APIStatusError) or isinstance(error, ContextLengthError):
+        return None
+    if cause.status_code not in (400, 404, 415, 422, 500, 501):
+        return None
+    words = f"{cause.message} {cause.body}"
+    if _SAMPLE.search(words):
+        return Refusal.SAMPLE
+    if _ELSEWHERE.search(words):
+        return None
+    if _FORM.search(words):
+        return Refusal.FORM
+    return None if cause.status_code == 500 else Refusal.DOUBT
+
+
+Way = TypeVar("Way")
+Result = TypeVar("Result")
+
+
+class Learned(Generic[Way]):
+    """Which of several ways an endpoint takes; for tasks, threads and event loops at once.
+
+    While that is unknown one request goes down the ways, the others wait for what it finds. Only success teaches.
+    """
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        """Of these ways, the best first."""
+        self._ways = tuple(ways)
+        self._known: Way | None = None
+        self._lock = threading.Lock()
+        self._turns: list[Future[bool]] = []  # Of the request that is finding out, and of those that wait for it
+
+    @property
+    def known(self) -> Way | None:
+        """The best way that the endpoint takes; None until one request has succeeded."""
+        return self._known
+
+    async def ask(
+        self,
+        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
+        judge: Callable[[LLMError], Refusal | None],
+    ) -> Result:
+        """Send a request in the best way that the endpoint takes; a way missing from `ways` is passed over.
+
+        Once the way is known, a lower one is tried only where the refusal says that the form is at fault, and for this
+        request alone: a schema may be too large where others are not.
+
+        Raises:
+            LLMError: If no way is taken, that of the first refusal; if the request fails otherwise, that error.
+        """
+        while self._known is None:
+            turn: Future[bool] = Future()
+            with self._lock:
+                first = not self._turns
+                self._turns.append(turn)
+            if first:
+                return await self._find_out(ways, judge)
+            if await asyncio.wrap_future(turn):
+                break
+        return await self._go_down(ways, judge)
+
+    async def _find_out(
+        self,
+        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
+        judge: Callable[[LLMError], Refusal | None],
+    ) -> Result:
+        failed = False
+        try:
+            return await self._go_down(ways, judge)
+        except Exception:
+            # If the endpoint is down the others must not wait for each other's time-outs: all go at once. After a
+            # cancellation one of them takes over.
+            failed = True
+            raise
+        finally:
+            with self._lock:
+                turns, self._turns = self._turns, []
+            for turn in turns:
+                if turn.set_running_or_notify_cancel():
+                    turn.set_result(failed)
+
+    async def _go_down(
+        self,
+        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
+        judge: Callable[[LLMError], Refusal | None],
+    ) -> Result:
+        known = self._known
+        refused: LLMError | None = None
+        teaches = known is None
+        for way in self._ways if known is None else self._ways[self._ways.index(known) :]:
+            if way not in ways:
+                continue
+            try:
+                result = await ways[way]()
+            except LLMError as error:
+                kind = judge(error)
+                if kind is None or (kind is Refusal.DOUBT and known is not None and refused is None):
+                    raise
+                teaches = teaches and kind is not Refusal.SAMPLE
+                refused = refused or error
+            else:
+                if teaches:
+                    self._known = way
+                return result
+        assert refused is not None, "no way was given"
+        raise refused
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTraits:
+    """What an endpoint takes for one of its models, as far as this process has found out."""
+
+    object_way: Learned[ObjectWay] = field(default_factory=lambda: Learned(OBJECT_WAYS))
+
+
+_traits: dict[tuple[str, str], EndpointTraits] = {}
+_traits_lock = threading.Lock()
+
+
+def endpoint_traits(base_url: str, model: str) -> EndpointTraits:
+    """What is known of a model at an endpoint: the same object for all who ask in this process."""
+    with _traits_lock:
+        return _traits.setdefault((base_url, model), EndpointTraits())

@@ -1,0 +1,345 @@
+"""Answers kept to a schema, by whatever a scripted server takes; what it takes is learned once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Reply, Script, completion, failure, replies, serve, too_long
+
+from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, endpoint_traits
+from deltamem.episode import Message
+from deltamem.errors import ContextLengthError, LLMError
+from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache
+from deltamem.policy import Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
+
+TEXT = {"type": "string", "maxLength": 80}
+FACTS = AnswerSchema(
+    "facts",
+    {
+        "type": "object",
+        "properties": {"format": TEXT, "facts": {"type": "array", "items": TEXT, "maxItems": 5}},
+        "required": ["format", "facts"],
+        "additionalProperties": False,
+    },
+    "What was said.",
+)
+PLAIN = {
+    "type": "object",
+    "properties": {"format": {"type": "string"}, "facts": {"type": "array", "items": {"type": "string"}}},
+    "required": ["format", "facts"],
+    "additionalProperties": False,
+}
+OBJECT = '{"format": "", "facts": []}'
+ASKED = [Message(role="system", content="Answer in JSON."), Message(role="user", content="hello")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learned of an endpoint stays with the process, and ports are given again."""
+    monkeypatch.setattr("deltamem.endpoint._traits", {})
+
+
+async def ask(llm: LLM, **options: Any) -> Answer:
+    return await llm.chat_object(ASKED, FACTS, **{"temperature": 0.0, "max_tokens": 16} | options)
+
+
+def way_of(body: Mapping[str, Any]) -> ObjectWay:
+    """Which way a request goes; all that belongs to the way is checked."""
+    told = "JSON schema" in body["messages"][-1]["content"]
+    form = body.get("response_format")
+    if form is None and "tools" in body:
+        function = {"name": "facts", "description": "What was said.", "parameters": PLAIN}
+        assert body["tools"] == [{"type": "function", "function": function}] and not told
+        assert body["tool_choice"] == {"type": "function", "function": {"name": "facts"}}
+        return "tools"
+    assert "tools" not in body
+    if form is None or form["type"] == "json_object":
+        assert told and "maxItems" in body["messages"][-1]["content"]
+        return "text" if form is None else "json_object"
+    assert not told and (form["json_schema"]["name"], form["json_schema"]["strict"]) == ("facts", True)
+    return "json_schema" if form["json_schema"]["schema"] == FACTS.schema else "plain_schema"
+
+
+def taking(*ways: ObjectWay, refused: Reply | None = None) -> Script:
+    """A server that takes these ways, and answers others so."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        way = way_of(body)
+        if way not in ways:
+            return refused or failure(400, f"{way} is not supported")
+        if way == "tools":
+            calls = [{"id": "a", "type": "function", "function": {"name": "facts", "arguments": OBJECT}}]
+            return completion(None, finish="tool_calls", tool_calls=calls)
+        return completion(OBJECT)
+
+    return answer
+
+
+ALL: tuple[ObjectWay, ...] = ("json_schema", "plain_schema", "json_object", "tools", "text")
+
+
+@pytest.mark.parametrize("taken", ALL)
+async def test_the_best_way_that_is_taken_is_found_once(taken: ObjectWay) -> None:
+    tried = ALL[: ALL.index(taken) + 1]
+    with serve(taking(*ALL[ALL.index(taken) :])) as server:
+        first, second = LLM(server.url, "tiny"), LLM(server.url, "tiny")
+        answer = await ask(first)
+        assert (answer.text, answer.tool_calls, answer.truncated) == (OBJECT, (), False)
+        assert (await ask(second)).text == OBJECT
+    assert [way_of(body) for body in server.requests] == [*tried, taken]
+    assert endpoint_traits(server.url, "tiny").object_way.known == taken
+    refused = len(tried) - 1
+    assert first.usage == RequestCounts(requests=len(tried), failures=refused, prompt_tokens=1, completion_tokens=7)
+    assert second.usage == RequestCounts(requests=1, prompt_tokens=1, completion_tokens=7)
+
+
+REFUSALS = {
+    "deepseek": failure(400, "This response_format type is unavailable now"),
+    "groq": failure(400, "This model does not support response format `json_schema`. See supported models"),
+    "fastapi": Reply({"detail": [{"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'"}]}, 422),
+    "openrouter": failure(404, "No endpoints found that can handle the requested parameters."),
+    "bare": Reply(b"", 415),
+    "not made": failure(501, "not implemented"),
+    "broken": failure(500, "failed to parse grammar"),
+}
+
+
+@pytest.mark.parametrize("wording", REFUSALS)
+async def test_refusals_of_the_form_step_down(wording: str) -> None:
+    with serve(taking("text", refused=REFUSALS[wording])) as server:
+        assert (await ask(LLM(server.url, "tiny", max_retries=0))).text == OBJECT
+    assert [way_of(body) for body in server.requests] == list(ALL)
+
+
+OTHERS = {
+    "key": (failure(401, "bad key"), LLMError, "refused"),
+    "forbidden": (failure(403, "response_format is not in your plan"), LLMError, "refused"),
+    "window": (too_long(), ContextLengthError, "does not fit"),
+    "window, by code": (failure(400, "schema too long", code="context_length_exceeded"), ContextLengthError, "does not fit"),
+    "rate": (failure(429, "too many tools"), LLMError, "refused"),
+    "down": (failure(503, "json_schema backend is starting"), LLMError, "failed on"),
+    "broken": (failure(500, "out of memory"), LLMError, "failed on"),
+    "model": (failure(404, "The model `x` does not exist or you do not have access to it."), LLMError, "not exist"),
+    "policy": (failure(400, "flagged by the content policy", code="content_filter"), LLMError, "content policy"),
+    "option": (Reply({"error": {"message": "Only 1 is supported.", "param": "temperature"}}, 400), LLMError, "Only 1"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+async def test_other_failures_are_raised_at_once_and_teach_nothing(kind: str) -> None:
+    reply, error, words = OTHERS[kind]
+    with serve(replies(reply, completion(OBJECT))) as server:
+        llm = LLM(server.url, "tiny", max_retries=0)
+        with pytest.raises(error, match=words):
+            await ask(llm)
+        assert (len(server.requests), endpoint_traits(server.url, "tiny").object_way.known) == (1, None)
+        assert (await ask(llm)).text == OBJECT
+    assert [way_of(body) for body in server.requests] == ["json_schema"] * 2
+
+
+async def test_a_server_that_comes_back_is_asked_in_the_same_way() -> None:
+    with serve(replies(failure(503, retry_after="0.01"), completion(OBJECT))) as server:
+        llm = LLM(server.url, "tiny")
+        assert (await ask(llm)).text == OBJECT
+    assert [way_of(body) for body in server.requests] == ["json_schema"] * 2
+    assert llm.usage.failures == 0 and llm.usage.retries == 1
+
+
+async def test_a_request_that_no_way_helps_has_the_first_error_and_teaches_nothing() -> None:
+    failures = (failure(400, f"refusal {number}") for number in itertools.count())
+    with serve(lambda body: next(failures)) as server:
+        llm = LLM(server.url, "tiny")
+        for first in (0, 5):
+            with pytest.raises(LLMError, match=f"refusal {first}$"):
+                await ask(llm)
+    assert [way_of(body) for body in server.requests] == [*ALL, *ALL]
+    assert llm.usage.failures == 10
+
+
+async def test_a_window_that_the_told_schema_exceeds_is_said() -> None:
+    with serve(replies(failure(400, "no json_schema"), failure(400, "no json_schema"), too_long())) as server:
+        llm = LLM(server.url, "tiny")
+        with pytest.raises(ContextLengthError):
+            await ask(llm)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "tried"),
+    [
+        (failure(400, "something else"), 1),  # may be anything, and the way is known to be taken
+        (failure(400, "Invalid schema for response_format 'facts'"), 2),  # this schema
+        (failure(400, "See failed_generation", code="json_validate_failed"), 2),  # this answer
+    ],
+)
+async def test_once_the_way_is_known_others_help_a_single_request_only(reply: Reply, tried: int) -> None:
+    with serve(replies(completion(OBJECT), reply, completion(OBJECT))) as server:
+        llm = LLM(server.url, "tiny")
+        await ask(llm)
+        if tried == 1:
+            with pytest.raises(LLMError, match="something else"):
+                await ask(llm)
+        else:
+            await ask(llm)
+        await ask(llm)
+    tail = ["json_schema", "plain_schema"][:tried]
+    assert [way_of(body) for body in server.requests] == ["json_schema", *tail, "json_schema"]
+
+
+async def test_a_model_that_failed_to_keep_to_the_form_does_not_cost_the_others_their_schema() -> None:
+    luckless = failure(400, "Failed to generate JSON.", code="json_validate_failed")
+    with serve(replies(luckless, completion(OBJECT))) as server:
+        llm = LLM(server.url, "tiny")
+        await ask(llm)
+        assert endpoint_traits(server.url, "tiny").object_way.known is None
+        await ask(llm)
+        assert endpoint_traits(server.url, "tiny").object_way.known == "json_schema"
+
+
+async def test_models_at_one_endpoint_are_learned_apart() -> None:
+    def by_model(body: dict[str, Any]) -> Reply:
+        return taking(*ALL)(body) if body["model"] == "tiny" else taking("text")(body)
+
+    with serve(by_model) as server:
+        for name in ("tiny", "other"):
+            await ask(LLM(server.url, name))
+        known = [endpoint_traits(server.url, name).object_way.known for name in ("tiny", "other")]
+    assert known == ["json_schema", "text"]
+
+
+def slowly(script: Script) -> Script:
+    """The same answers, so late that all requests have come before."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        reply = script(body)
+        return Reply(reply.body, reply.status, reply.headers, delay=0.05)
+
+    return answer
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_requests_at_once_learn_once(threads: bool) -> None:
+    with serve(slowly(taking("json_object", "tools", "text"))) as server:
+        llm = LLM(server.url, "tiny")
+        if threads:
+            answers = await asyncio.gather(*(asyncio.to_thread(lambda: asyncio.run(ask(llm))) for _ in range(4)))
+        else:
+            answers = await asyncio.gather(*(ask(llm) for _ in range(4)))
+        assert [answer.text for answer in answers] == [OBJECT] * 4
+    ways = Counter(way_of(body) for body in server.requests)
+    assert ways == {"json_schema": 1, "plain_schema": 1, "json_object": 4}
+
+
+async def test_when_the_first_request_is_cancelled_another_takes_over() -> None:
+    learned, asked = Learned(("best", "other")), asyncio.Event()
+    tried: list[str] = []
+
+    def ways(first: bool) -> dict[str, Callable[[], Any]]:
+        async def best() -> str:
+            tried.append("best")
+            if first:
+                asked.set()
+                await asyncio.Event().wait()
+            raise LLMError("no")
+
+        async def other() -> str:
+            tried.append("other")
+            return "answer"
+
+        return {"best": best, "other": other}
+
+    tasks = [asyncio.create_task(learned.ask(ways(number == 0), lambda error: Refusal.FORM)) for number in range(4)]
+    await asked.wait()
+    await asyncio.sleep(0)
+    tasks[1].cancel()  # one that waits
+    tasks[0].cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [True, True, False, False]
+    assert (tried, learned.known) == (["best", "best", "other", "other"], "other")
+
+
+async def test_while_the_endpoint_is_down_nobody_waits_for_the_time_outs_of_others() -> None:
+    learned, down = Learned(("best",)), asyncio.Event()
+    running = 0
+
+    async def best() -> str:
+        nonlocal running
+        running += 1
+        await down.wait()
+        raise LLMError("down")
+
+    tasks = [asyncio.create_task(learned.ask({"best": best}, lambda error: None)) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert running == 1
+    down.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["down"] * 4 and running == 4 and learned.known is None
+
+
+async def test_a_cached_answer_counts_in_whatever_way_it_was_obtained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ResponseCache(tmp_path / "answers")
+    with serve(taking("tools", "text")) as server:
+        llm = LLM(server.url, "tiny", cache=cache)
+        await ask(llm, scope="ann")
+        asked = len(server.requests)
+        monkeypatch.setattr("deltamem.endpoint._traits", {})  # as in another process: nothing is asked, and nothing learned
+        answer = await ask(LLM(server.url, "tiny", cache=cache), scope="ann")
+        assert (answer.text, answer.tool_calls, answer.cached) == (OBJECT, (), True)
+        assert len(server.requests) == asked
+        assert not (await ask(llm, scope="bob")).cached
+        assert not (await ask(llm, scope="ann", sample=1)).cached
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "truncated"),
+    [
+        (completion("I would rather not."), "I would rather not.", False),  # takes a schema and ignores it
+        (completion(f"<think>hm</think>{OBJECT}"), f"<think>hm</think>{OBJECT}", False),
+        (completion(OBJECT, reasoning_content="hm"), f"<think>hm</think>\n{OBJECT}", False),
+        (completion(None, reasoning_content=OBJECT), OBJECT, False),  # vLLM with a parser and without thinking
+        (completion("", finish="length", reasoning="hm"), "<think>hm</think>\n", True),
+        (completion(OBJECT[:9], finish="length"), OBJECT[:9], True),
+    ],
+)
+async def test_the_policy_gives_what_the_model_wrote(reply: Reply, text: str, truncated: bool) -> None:
+    with serve(lambda body: reply) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"), temperature=0.5, max_tokens=9, seed=4, thinking=False)
+        assert await policy.complete_object(ASKED, FACTS) == Completion(text, truncated, 7, prompt_tokens=1)
+    (body,) = server.requests
+    assert way_of(body) == "json_schema"
+    sent = {"model": "tiny", "messages": ASKED, "temperature": 0.5, "max_tokens": 9, "seed": 4}
+    assert sent.items() <= body.items() and body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+class TextPolicy:
+    """A policy that cannot be kept to a schema; keeps what it was given."""
+
+    name = "text"
+
+    async def complete(self, messages: Any) -> Completion:
+        self.messages = messages
+        return Completion(OBJECT, False, 3, prompt_tokens=5)
+
+
+async def test_a_policy_without_schemas_is_told_the_schema_and_metered() -> None:
+    policy = TextPolicy()
+    metered = MeteredPolicy(policy)
+    assert isinstance(metered, SchemaPolicy) and not isinstance(policy, SchemaPolicy)
+    assert (await metered.complete_object(ASKED, FACTS)).text == OBJECT
+    assert (metered.usage.calls, metered.usage.prompt_tokens, metered.usage.completion_tokens) == (1, 5, 3)
+    assert policy.messages == FACTS.in_words(ASKED) and policy.messages[1]["content"].startswith("hello\n\n")
+    assert ASKED[1]["content"] == "hello"
+    with serve(taking(*ALL)) as server:
+        endpoint = EndpointPolicy(LLM(server.url, "tiny"))
+        assert isinstance(endpoint, SchemaPolicy)
+        assert (await complete_object(MeteredPolicy(endpoint), ASKED, FACTS)).text == OBJECT
+    assert way_of(server.requests[0]) == "json_schema"
