@@ -328,7 +328,8 @@ def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> 
 def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Path, judges_are_measured: bool) -> None:
     case, waits = CASES[0], threading.Event()
     questions = tmp_path / "out" / "questions.jsonl"
-    needed = case.questions if judges_are_measured else 1
+    # All but the two questions of one word, or all. With fewer it is chance whether one of those counts for the headline.
+    needed = case.questions if judges_are_measured else case.questions - 2
 
     def are_done() -> bool:
         return questions.exists() and questions.read_text().count("\n") >= needed
@@ -350,10 +351,8 @@ def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Pat
         _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "interrupted\n")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    partial = summary["partial"]
-    assert needed <= partial["done"] <= partial["questions"] == case.questions
-    assert judges_are_measured or partial["done"] < case.questions
-    assert summary["headline"]["withheld"].startswith("only ")
+    assert summary["partial"] == {"done": needed, "questions": case.questions}
+    assert summary["headline"]["withheld"] == f"only {needed} of {case.questions} questions are done"
 
 
 class Killed(BaseException):
