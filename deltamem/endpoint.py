@@ -185,20 +185,23 @@ class Learned(Generic[Way]):
         ways: Mapping[Way, Callable[[], Awaitable[Result]]],
         judge: Callable[[LLMError], Refusal | None],
     ) -> Result:
-        failed = False
+        down = False
         try:
             return await self._go_down(ways, judge)
-        except Exception:
-            # If the endpoint is down the others must not wait for each other's time-outs: all go at once. After a
-            # cancellation one of them takes over.
-            failed = True
+        except Exception as error:
+            # Without an answer all others go at once, so that they do not wait for each other's time-outs; after a refusal
+            # of this request, or if it is cancelled, one of them takes over.
+            cause = error.__cause__
+            down = (
+                not isinstance(cause, openai.APIStatusError) or cause.status_code in (408, 429) or cause.status_code >= 500
+            )
             raise
         finally:
             with self._lock:
                 turns, self._turns = self._turns, []
             for turn in turns:
                 if turn.set_running_or_notify_cancel():
-                    turn.set_result(failed)
+                    turn.set_result(down)
 
     async def _go_down(
         self,

@@ -100,13 +100,23 @@ async def test_the_best_way_that_is_taken_is_found_once(taken: ObjectWay) -> Non
 
 
 REFUSALS = {
-    "deepseek": failure(400, "This response_format type is unavailable now"),
-    "groq": failure(400, "This model does not support response format `json_schema`. See supported models"),
-    "fastapi": Reply({"detail": [{"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'"}]}, 422),
-    "openrouter": failure(404, "No endpoints found that can handle the requested parameters."),
+    "OpenAI": failure(400, "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."),
+    "OpenAI, JSON mode": failure(400, "'messages' must contain the word 'json' in some form, to use JSON mode."),
+    "Azure": failure(400, "Invalid schema for response_format 'facts': In context=(), 'maxLength' is not permitted."),
+    "Anthropic": failure(400, "response_format.type: Input should be 'json_schema'"),
+    "DeepSeek": failure(400, "This response_format type is unavailable now", code="invalid_request_error"),
+    "Groq": failure(400, "This model does not support response format `json_schema`. See the supported models."),
+    "Gemini": Reply([{"error": {"code": 400, "message": "Request contains an invalid argument."}}], 400),
+    "OpenRouter": failure(404, "No endpoints found that can handle the requested parameters."),
+    "OpenRouter, tools": failure(404, "No endpoints found that support tool use."),
+    "LM Studio": Reply({"error": "'response_format.type' must be 'json_schema' or 'text'"}, 400),
+    "llama.cpp": failure(400, "Failed to initialize samplers: failed to parse grammar"),
+    "llama.cpp, tools": failure(500, "tools param requires --jinja flag"),
+    "vLLM": failure(400, "The provided JSON schema contains features not supported by xgrammar."),
+    "vLLM, 500": failure(500, "Grammar error: Unimplemented keys: ['propertyNames']"),
+    "FastAPI": Reply({"detail": [{"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'"}]}, 422),
     "bare": Reply(b"", 415),
     "not made": failure(501, "not implemented"),
-    "broken": failure(500, "failed to parse grammar"),
 }
 
 
@@ -234,6 +244,21 @@ async def test_requests_at_once_learn_once(threads: bool) -> None:
         assert [answer.text for answer in answers] == [OBJECT] * 4
     ways = Counter(way_of(body) for body in server.requests)
     assert ways == {"json_schema": 1, "plain_schema": 1, "json_object": 4}
+
+
+async def test_when_the_first_request_is_too_long_another_takes_over() -> None:
+    longest = [Message(role="user", content="long " * 9)]
+
+    def answer(body: dict[str, Any]) -> Reply:
+        too_long_for_it = "long" in body["messages"][0]["content"]
+        return too_long() if too_long_for_it else taking("json_object")(body)
+
+    with serve(slowly(answer)) as server:
+        llm = LLM(server.url, "tiny")
+        first = asyncio.create_task(llm.chat_object(longest, FACTS, temperature=0.0, max_tokens=16))
+        answers = await asyncio.gather(first, *(ask(llm) for _ in range(3)), return_exceptions=True)
+    assert isinstance(answers[0], ContextLengthError)
+    assert Counter(way_of(body) for body in server.requests) == {"json_schema": 2, "plain_schema": 1, "json_object": 3}
 
 
 async def test_when_the_first_request_is_cancelled_another_takes_over() -> None:
