@@ -67,6 +67,13 @@ FETCHABLE = {name: tuple(_dataset(**entry) for entry in entries) for name, entri
 
 (LOCOMO,), (LOCOMO_AUDIT,) = FETCHABLE["locomo"], FETCHABLE["locomo_audit"]
 (HALUMEM_MEDIUM,), (HALUMEM_LONG,) = FETCHABLE["halumem_medium"], FETCHABLE["halumem_long"]
+HALUMEM_USER = Dataset(
+    "HaluMem-Medium (one user)",
+    "halumem/halumem_medium_user12_full.jsonl",
+    HALUMEM_MEDIUM.source,
+    HALUMEM_MEDIUM.licence,
+    sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
+)
 PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS = FETCHABLE["personamem"]
 LONGMEMEVAL = {variant: FETCHABLE[f"longmemeval_{variant}"][0] for variant in ("s", "m", "oracle")}
 BEAM = {size: FETCHABLE[f"beam_{size}"] for size in ("100k", "500k", "1m", "10m")}

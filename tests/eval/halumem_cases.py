@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,7 @@ from scripted_server import Reply, completion, is_check
 
 from deltamem.embedding import Vectors
 from deltamem.text import content_stems
-from eval.data import HALUMEM_MEDIUM
-
-HALUMEM_USER = replace(  # one line of the file
-    HALUMEM_MEDIUM,
-    path="halumem/halumem_medium_user12_full.jsonl",
-    origin=None,
-    sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
-)
+from eval.data import HALUMEM_USER as HALUMEM_USER
 
 ANA, BEN = "aaaa-1", "bbbb-2"
 

@@ -1,0 +1,274 @@
+"""The summary of a run, the table of one run for the terminal, and the Markdown table of several."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from deltamem.errors import DeltaMemError
+from deltamem.intervals import bootstrap_interval, percent_text
+from deltamem.runs import config_hash, versions
+from eval.records import IngestRecord
+from eval.summary import SUMMARY_FILE
+from eval.transfer.data import TransferData, TransferPerson
+from eval.transfer.measures import Counts, Ruler, pooled, question_counts
+from eval.transfer.run import TransferRun
+
+BENCHMARK = "transfer"
+
+LABELS = {
+    "system/found": "points found",
+    "first_k/found": "points found by as many first sentences",
+    "random_k/found": "points found by as many random sentences",
+    "system/by_chance": "points of another session found",
+    "system/precision": "one-to-one precision",
+    "system/recall": "one-to-one recall",
+    "system/f1": "one-to-one F1",
+    "bar/f1": "one-to-one F1 of first sentences, as many as points",
+    "copy_all/f1": "one-to-one F1 of all sentences",
+    "system/foreign": "foreign points matched",
+    "bar/foreign": "foreign points matched by these first sentences",
+    "copy_all/foreign": "foreign points matched by all sentences",
+    "support/mean": "words of a memory that the owner said",
+    "support/half": "memories of which the owner said at least half",
+    "update/found": "updates with the new text found",
+    "update/old_gone": "updates with the old text gone",
+    "update/both": "updates with both",
+}
+"""What is shown of the measures, and how it is called; those of the budgets follow."""
+
+
+def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, str], list[Counts]]:
+    """By store and session what was counted; of sessions that were not read nothing."""
+    counts: dict[tuple[str, str], list[Counts]] = defaultdict(list)
+    config, files = run.config, run.files
+    for person in (one for one in run.people if one.suite == suite):
+        for number, session in enumerate(person.sessions):
+            record = files.session(person, number)
+            if record is None:
+                continue
+            own = counts[person.store.id, session.dialogue.id]
+            memories = () if record.outcome == "failed" else record.memories
+            far = person.sessions[(number + len(person.sessions) // 2) % len(person.sessions)]
+            elsewhere = () if far is session else far.points
+            own.append(ruler.session(session, person.store.owner, memories, elsewhere))
+            for update in session.updates:
+                if (found := files.search(update.key, files.read(person, number + 1))) is not None:
+                    own.append(ruler.update(update, person.store.owner, [passage.text for passage in found.passages]))
+        after, by_time = files.read(person, len(person.sessions)), not run.system.ranked
+        for question in person.questions:
+            if (found := files.search(question.key, after)) is not None:
+                of = question, found.passages, person.finder, config.budgets
+                measured = question_counts(*of, by_time=by_time, with_time=config.with_time)
+                counts[person.store.id, question.session].append(measured)
+    return dict(counts)
+
+
+def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``summary.json`` holds: for each suite ``people``, ``sessions``, ``cost`` and ``scores`` with intervals.
+
+    Intervals are a bootstrap of sessions: there are too few people to draw from. They say how far the figures depend on
+    which sessions were read of these people, and nothing of other people.
+    """
+    config = run.config
+    suites = {}
+    for suite in dict.fromkeys(config.suites):
+        people = [person for person in run.people if person.suite == suite]
+        counts = suite_counts(run, suite, ruler)
+        names = dict.fromkeys(name for of in counts.values() for one in of for name in one)
+        scores = {}
+        for name in names:
+            tops, bottoms = pooled(counts, name)
+            drawn = {"resamples": config.resamples, "seed": config.seed}
+            interval = bootstrap_interval(tops, range(len(tops)), denominators=bottoms, **drawn)
+            scores[name] = None if interval is None else interval.as_dict()
+        suites[suite] = {"people": [person.store.id for person in people], **_sessions(run, people), "scores": scores}
+    late = sum(record.late for record in run.files.sessions)
+    return {
+        "benchmark": BENCHMARK,
+        "system": config.system,
+        "suites": suites,
+        "sessions_sha256": config_hash({"read": [[p.store.id, s.dialogue.id] for p in run.people for s in p.sessions]}),
+        "warnings": [
+            *([f"{late} sessions were read after later ones, because they had failed before"] if late else []),
+            *run.system.facts().get("warnings", ()),
+        ],
+        "provenance": {
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "config": config.reported(),
+            "data": data.files,
+            "versions": versions(),
+            "system": run.system.facts(),
+            "bootstrap": {"by": "session", "level": 0.95, "resamples": config.resamples, "seed": config.seed},
+            **provenance,
+        },
+    }
+
+
+def _sessions(run: TransferRun, people: Sequence[TransferPerson]) -> dict[str, Any]:
+    """How many sessions were read and how, and what they cost."""
+    every = [run.files.session(person, number) for person in people for number in range(len(person.sessions))]
+    records = [record for record in every if record is not None]
+    outcomes = Counter(record.outcome for record in records)
+    return {
+        "sessions": {
+            "number": len(every),
+            "read": len(records),
+            "failed": outcomes["failed"],
+            "unreadable": outcomes["unreadable"],
+            "searches_missing": sum(run.searches(person).count(None) for person in people),
+        },
+        "memories": sum(len(record.memories or ()) for record in records),
+        "operations": dict(sum((Counter(record.operations) for record in records), Counter())),
+        "violations": dict(sum((Counter(record.violations) for record in records), Counter())),
+        "cost": _cost(records),
+    }
+
+
+def _cost(records: Sequence[IngestRecord]) -> dict[str, float]:
+    """Of all sessions; the seconds of a cached answer are those of looking it up."""
+    fields = ("calls", "cached", "prompt_tokens", "completion_tokens", "seconds")
+    return {name: round(sum(getattr(record.cost, name) for record in records), 1) for name in fields}
+
+
+def _labels(suites: Mapping[str, Any]) -> dict[str, str]:
+    """The measures to show, in order, with what they are called."""
+    labels = dict(LABELS)
+    for kind, label in {"evidence": "evidence found", "words": "words of the evidence shown"}.items():
+        labels |= {f"{kind}@{budget}": f"{label} at {budget} tokens" for budget in _budgets(suites.values())}
+    return labels
+
+
+def _budgets(suites: Iterable[Mapping[str, Any]]) -> list[int]:
+    return sorted({int(name.split("@")[1]) for of in suites for name in of["scores"] if "@" in name})
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """One run, for the terminal."""
+    suites = summary["suites"]
+    table = Table(title=f"{summary['system']}: what it keeps", caption="%, with 95% intervals by session, not by person")
+    table.add_column("measure", no_wrap=True)
+    for suite, of in suites.items():
+        table.add_column(f"{suite}, {len(of['people'])} people", justify="right")
+    for name, label in _labels(suites).items():
+        cells = [of["scores"].get(name) for of in suites.values()]
+        if any(cell is not None for cell in cells):
+            table.add_row(label, *(percent_text(cell, 0) for cell in cells))
+    table.add_section()
+    for label, cell in _COSTS.items():
+        table.add_row(label, *map(cell, suites.values()))
+    return table
+
+
+def _a_session(of: Mapping[str, Any], amount: float) -> float:
+    read: int = of["sessions"]["read"]
+    return amount / max(1, read)
+
+
+_COSTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "sessions": lambda of: "{read} of {number}, {failed} failed, {unreadable} unreadable".format_map(of["sessions"]),
+    "memories a session": lambda of: f"{_a_session(of, of['memories']):.1f}",
+    "model calls (cached)": lambda of: "{calls:,.0f} ({cached:,.0f})".format_map(of["cost"]),
+    "tokens read, written": lambda of: "{prompt_tokens:,.0f}, {completion_tokens:,.0f}".format_map(of["cost"]),
+    "  a session": lambda of: ", ".join(
+        f"{_a_session(of, of['cost'][name]):,.0f}" for name in ("prompt_tokens", "completion_tokens")
+    ),
+    "seconds, a session": lambda of: f"{of['cost']['seconds']:,.0f}, {_a_session(of, of['cost']['seconds']):.1f}",
+}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run.
+
+    Raises:
+        DeltaMemError: If the folder holds none of this command.
+    """
+    try:
+        summary: dict[str, Any] = json.loads((folder / SUMMARY_FILE).read_bytes())
+        if summary["benchmark"] != BENCHMARK:
+            raise DeltaMemError(f"{folder}: a run of {summary['benchmark']}, not of python -m eval.{BENCHMARK}")
+    except OSError as error:
+        raise DeltaMemError(f"{folder}: no finished run: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeltaMemError(f"{folder / SUMMARY_FILE}: not a summary of python -m eval.{BENCHMARK}") from error
+    return summary
+
+
+def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Several runs by name in one table, a row for each suite and system, after the two copiers that need none.
+
+    Below it stands what keeps the rows from being compared.
+    """
+    every = list(summaries.values())
+    suites = dict.fromkeys(suite for of in every for suite in of["suites"])
+    budgets = _budgets(one for of in every for one in of["suites"].values())
+    at = "/".join(map(str, budgets))
+    heads = ["", "sessions", "memories a session", "found / first k / random k", "found by chance", "precision", "recall", "F1", "foreign",
+             "words said, half", "update both (new, old gone)", f"evidence at {at}", f"words at {at}",
+             "calls (cached)", "tokens a session", "seconds a session"]  # fmt: skip
+    lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
+    for suite in suites:
+        rows = {name: of["suites"][suite] for name, of in summaries.items() if suite in of["suites"]}
+        first = next(iter(rows.values()))["scores"]
+        for kind, name in {"bar": "first sentences, as many as points", "copy_all": "all sentences"}.items():
+            cells = [_cell(first, f"{kind}/{measure}") for measure in ("found", "precision", "recall", "f1", "foreign")]
+            cells.insert(1, "")
+            lines.append([f"{suite}: {name}", "", "", *cells, *[""] * 7])
+        lines += ([f"{suite}: **{name}**", *_row(of, budgets)] for name, of in rows.items())
+    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + warnings(summaries))
+
+
+def _cell(scores: Mapping[str, Any], *names: str) -> str:
+    shares = (scores.get(name) for name in names)
+    shown = ["-" if one is None else f"{one['estimate']:.2f}".removeprefix("0") for one in shares]
+    return "-" if set(shown) == {"-"} else " / ".join(shown)
+
+
+def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
+    scores, sessions, cost = of["scores"], of["sessions"], of["cost"]
+    lost = [f"{sessions[name]} {name}" for name in ("failed", "unreadable") if sessions[name]]
+    updates = _cell(scores, "update/both"), _cell(scores, "update/found"), _cell(scores, "update/old_gone")
+    return [
+        ", ".join([str(sessions["number"]), *lost]),
+        f"{_a_session(of, of['memories']):.1f}" if "system/found" in scores else "-",
+        _cell(scores, "system/found", "first_k/found", "random_k/found"),
+        *(_cell(scores, f"system/{name}") for name in ("by_chance", "precision", "recall", "f1", "foreign")),
+        _cell(scores, "support/mean", "support/half"),
+        f"{updates[0]} ({updates[1]}, {updates[2]})" if updates[0] != "-" else "-",
+        _cell(scores, *(f"evidence@{budget}" for budget in budgets)),
+        _cell(scores, *(f"words@{budget}" for budget in budgets)),
+        f"{cost['calls']:,.0f} ({cost['cached']:,.0f})",
+        f"{_a_session(of, cost['prompt_tokens'] + cost['completion_tokens']):,.0f}",
+        f"{_a_session(of, cost['seconds']):.1f}",
+    ]
+
+
+def warnings(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What keeps runs from being compared, one sentence each: other sessions, data or embedders, or something missing."""
+    found = []
+    ways = {
+        "sessions": lambda of: of["sessions_sha256"],
+        "data": lambda of: {suite: one["sha256"] for suite, one in of["provenance"]["data"].items()},
+        "embedders": lambda of: of["provenance"]["config"]["embedder"]["name"],
+        "thresholds": lambda of: of["provenance"]["config"]["threshold"],
+    }
+    for what, value in ways.items():
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, of in summaries.items():
+            groups[json.dumps(value(of), sort_keys=True)].append(name)
+        if len(groups) > 1:
+            parts = " and ".join(", ".join(names) for names in groups.values())
+            found.append(f"**Not comparable**: other {what} in {parts}.")
+    for name, of in summaries.items():
+        for suite, one in of["suites"].items():
+            sessions = one["sessions"]
+            if (left := sessions["number"] - sessions["read"]) or sessions["searches_missing"]:
+                found.append(f"{name}: {left} sessions and {sessions['searches_missing']} searches of {suite} are missing.")
+        found += (f"{name}: {warning}." for warning in of["warnings"])
+    return found
