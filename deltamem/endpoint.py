@@ -41,11 +41,11 @@ class AnswerSchema:
     description: str = ""  # What the object is for, in a sentence
 
     def requests(self, messages: Sequence[Mapping[str, object]]) -> dict[ObjectWay, dict[str, Any]]:
-        """The messages and options of a chat request for each way; a way that would repeat another's request is missing."""
+        """The messages and options of a chat request for each way."""
         plain = _without_bounds(self.schema)
         function = {"name": self.name, "description": self.description, "parameters": plain}
         told = self.in_words(messages)
-        requests: dict[ObjectWay, dict[str, Any]] = {
+        return {
             "json_schema": {"messages": messages, "response_format": self._format(self.schema)},
             "plain_schema": {"messages": messages, "response_format": self._format(plain)},
             "json_object": {"messages": told, "response_format": {"type": "json_object"}},
@@ -56,9 +56,6 @@ class AnswerSchema:
             },
             "text": {"messages": told},
         }
-        if plain == self.schema:
-            del requests["plain_schema"]
-        return requests
 
     def in_words(self, messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
         """The messages with the schema told at the end of the last one of the user, for endpoints that take none."""
@@ -136,6 +133,8 @@ def refusal(error: LLMError) -> Refusal | None:
 
 Way = TypeVar("Way")
 Result = TypeVar("Result")
+_Sends = Mapping[Way, Callable[[], Awaitable[Result]]]
+_Judge = Callable[[LLMError], Refusal | None]
 
 
 class Learned(Generic[Way]):
@@ -156,12 +155,8 @@ class Learned(Generic[Way]):
         """The best way that the endpoint takes; None until one request has succeeded."""
         return self._known
 
-    async def ask(
-        self,
-        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
-        judge: Callable[[LLMError], Refusal | None],
-    ) -> Result:
-        """Send a request in the best way that the endpoint takes; a way missing from `ways` is passed over.
+    async def ask(self, sends: _Sends[Way, Result], judge: _Judge) -> Result:
+        """Send a request in the best way that the endpoint takes; `sends` sends it in each way.
 
         Once the way is known, a lower one is tried only where the refusal says that the form is at fault, and for this
         request alone: a schema may be too large where others are not.
@@ -175,19 +170,15 @@ class Learned(Generic[Way]):
                 first = not self._turns
                 self._turns.append(turn)
             if first:
-                return await self._find_out(ways, judge)
+                return await self._find_out(sends, judge)
             if await asyncio.wrap_future(turn):
                 break
-        return await self._go_down(ways, judge)
+        return await self._go_down(sends, judge)
 
-    async def _find_out(
-        self,
-        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
-        judge: Callable[[LLMError], Refusal | None],
-    ) -> Result:
+    async def _find_out(self, sends: _Sends[Way, Result], judge: _Judge) -> Result:
         down = False
         try:
-            return await self._go_down(ways, judge)
+            return await self._go_down(sends, judge)
         except Exception as error:
             # Without an answer all others go at once, so that they do not wait for each other's time-outs; after a refusal
             # of this request, or if it is cancelled, one of them takes over.
@@ -203,19 +194,13 @@ class Learned(Generic[Way]):
                 if turn.set_running_or_notify_cancel():
                     turn.set_result(down)
 
-    async def _go_down(
-        self,
-        ways: Mapping[Way, Callable[[], Awaitable[Result]]],
-        judge: Callable[[LLMError], Refusal | None],
-    ) -> Result:
+    async def _go_down(self, sends: _Sends[Way, Result], judge: _Judge) -> Result:
         known = self._known
         refused: LLMError | None = None
         teaches = known is None
         for way in self._ways if known is None else self._ways[self._ways.index(known) :]:
-            if way not in ways:
-                continue
             try:
-                result = await ways[way]()
+                result = await sends[way]()
             except LLMError as error:
                 kind = judge(error)
                 if kind is None or (kind is Refusal.DOUBT and known is not None and refused is None):

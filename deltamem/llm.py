@@ -121,11 +121,11 @@ class Answer:
     def as_object(self) -> Answer:
         """The answer to a request for an object, with the object as its text, wherever the server has put it.
 
-        So it is with the arguments of a call, and with what a reasoning parser took for thoughts that never ended.
+        It may be the arguments of a call; a reasoning parser may take it for thoughts of a model that was told not to think.
         """
         if self.tool_calls:
             return replace(self, text=self.tool_calls[0].arguments, tool_calls=())
-        if self.reasoning and not self.text.strip() and not self.truncated:
+        if not self.text.strip() and self.reasoning.lstrip().startswith("{"):
             return replace(self, text=self.reasoning, reasoning="")
         return self
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,14 @@ async def test_a_model_that_failed_to_keep_to_the_form_does_not_cost_the_others_
         assert endpoint_traits(server.url, "tiny").object_way.known == "json_schema"
 
 
+async def test_a_schema_without_bounds_is_sent_where_one_with_bounds_was_refused() -> None:
+    with serve(taking("plain_schema", "json_object")) as server:
+        llm = LLM(server.url, "tiny")
+        await ask(llm)
+        await llm.chat_object(ASKED, replace(FACTS, schema=PLAIN), temperature=0.0, max_tokens=16)
+    assert [way_of(body) for body in server.requests] == ["json_schema", "plain_schema", "plain_schema"]
+
+
 async def test_models_at_one_endpoint_are_learned_apart() -> None:
     def by_model(body: dict[str, Any]) -> Reply:
         return taking(*ALL)(body) if body["model"] == "tiny" else taking("text")(body)
@@ -331,6 +340,7 @@ async def test_a_cached_answer_counts_in_whatever_way_it_was_obtained(
         (completion(f"<think>hm</think>{OBJECT}"), f"<think>hm</think>{OBJECT}", False),
         (completion(OBJECT, reasoning_content="hm"), f"<think>hm</think>\n{OBJECT}", False),
         (completion(None, reasoning_content=OBJECT), OBJECT, False),  # vLLM with a parser and without thinking
+        (completion(None, reasoning_content=f"Maybe {OBJECT}"), f"<think>Maybe {OBJECT}</think>\n", False),
         (completion("", finish="length", reasoning="hm"), "<think>hm</think>\n", True),
         (completion(OBJECT[:9], finish="length"), OBJECT[:9], True),
     ],
