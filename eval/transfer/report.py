@@ -132,9 +132,11 @@ def _sessions(run: TransferRun, people: Sequence[TransferPerson]) -> dict[str, A
 
 
 def _cost(records: Sequence[IngestRecord]) -> dict[str, float]:
-    """Of all sessions; the seconds of a cached answer are those of looking it up."""
-    fields = ("calls", "cached", "prompt_tokens", "completion_tokens", "seconds")
-    return {name: round(sum(getattr(record.cost, name) for record in records), 1) for name in fields}
+    """Of all sessions; the seconds are of those without a cached answer, which takes no time."""
+    fields = ("calls", "cached", "prompt_tokens", "completion_tokens")
+    sums = {name: sum(getattr(record.cost, name) for record in records) for name in fields}
+    timed = [record.cost.seconds for record in records if not record.cost.cached and not record.cost_lost]
+    return sums | {"seconds": round(sum(timed), 1), "timed_sessions": len(timed)}
 
 
 def _labels(suites: Mapping[str, Any]) -> dict[str, str]:
@@ -155,7 +157,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table = Table(title=f"{summary['system']}: what it keeps", caption="%, with 95% intervals by session, not by person")
     table.add_column("measure", no_wrap=True)
     for suite, of in suites.items():
-        table.add_column(f"{suite}, {len(of['people'])} people", justify="right")
+        table.add_column(f"{suite}\n{of['sessions']['number']} sessions", justify="right")
     for name, label in _labels(suites).items():
         cells = [of["scores"].get(name) for of in suites.values()]
         if any(cell is not None for cell in cells):
@@ -171,15 +173,23 @@ def _a_session(of: Mapping[str, Any], amount: float) -> float:
     return amount / max(1, read)
 
 
+def _seconds(of: Mapping[str, Any]) -> str:
+    timed = of["cost"]["timed_sessions"]
+    return f"{of['cost']['seconds'] / timed:.1f}" if timed else "-"
+
+
 _COSTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "sessions": lambda of: "{read} of {number}, {failed} failed, {unreadable} unreadable".format_map(of["sessions"]),
+    "people": lambda of: str(len(of["people"])),
+    "sessions read": lambda of: str(of["sessions"]["read"]),
+    "sessions failed, unreadable": lambda of: "{failed}, {unreadable}".format_map(of["sessions"]),
     "memories a session": lambda of: f"{_a_session(of, of['memories']):.1f}",
     "model calls (cached)": lambda of: "{calls:,.0f} ({cached:,.0f})".format_map(of["cost"]),
     "tokens read, written": lambda of: "{prompt_tokens:,.0f}, {completion_tokens:,.0f}".format_map(of["cost"]),
-    "  a session": lambda of: ", ".join(
+    "tokens a session": lambda of: ", ".join(
         f"{_a_session(of, of['cost'][name]):,.0f}" for name in ("prompt_tokens", "completion_tokens")
     ),
-    "seconds, a session": lambda of: f"{of['cost']['seconds']:,.0f}, {_a_session(of, of['cost']['seconds']):.1f}",
+    "seconds": lambda of: f"{of['cost']['seconds']:,.0f}",
+    "seconds a session": _seconds,
 }
 
 
@@ -245,7 +255,7 @@ def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
         _cell(scores, *(f"words@{budget}" for budget in budgets)),
         f"{cost['calls']:,.0f} ({cost['cached']:,.0f})",
         f"{_a_session(of, cost['prompt_tokens'] + cost['completion_tokens']):,.0f}",
-        f"{_a_session(of, cost['seconds']):.1f}",
+        _seconds(of),
     ]
 
 
