@@ -84,7 +84,8 @@ def table(folders: Sequence[Path]) -> int:
     """Print the Markdown table of finished runs, each under the name of its folder."""
     if not folders:
         raise DeltaMemError("name folders of runs: python -m eval.transfer table FOLDER...")
-    print(markdown_table({folder.name: read_summary(folder) for folder in folders}))
+    unlike = len({folder.name for folder in folders}) == len(folders)
+    print(markdown_table({folder.name if unlike else str(folder): read_summary(folder) for folder in folders}))
     return 0
 
 

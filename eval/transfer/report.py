@@ -217,6 +217,7 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """
     every = list(summaries.values())
     suites = dict.fromkeys(suite for of in every for suite in of["suites"])
+    titles = {name: _title(name, of["provenance"]["system"]) for name, of in summaries.items()}
     budgets = _budgets(one for of in every for one in of["suites"].values())
     at = "/".join(map(str, budgets))
     heads = ["", "sessions", "memories a session", "found / first k / random k", "by chance", "precision", "recall", "F1"]
@@ -230,8 +231,14 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             cells = [_cell(first, f"{kind}/{measure}") for measure in ("found", "precision", "recall", "f1", "foreign")]
             cells.insert(1, "")
             lines.append([f"{suite}: {name}", "", "", *cells, *[""] * 7])
-        lines += ([f"{suite}: **{name}**", *_row(of, budgets)] for name, of in rows.items())
+        lines += ([f"{suite}: {titles[name]}", *_row(of, budgets)] for name, of in rows.items())
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + warnings(summaries))
+
+
+def _title(name: str, facts: Mapping[str, Any]) -> str:
+    """The name of a run with what its system is, as far as it says so."""
+    said = [str(facts[key]) for key in ("package", "mode", "model") if facts.get(key)]
+    return f"**{name}**" + (f" ({', '.join(said)})" if said else "")
 
 
 def _cell(scores: Mapping[str, Any], *names: str) -> str:
