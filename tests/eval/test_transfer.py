@@ -265,6 +265,24 @@ def test_a_failed_session_is_told_and_tried_again_and_searches_are_made_anew(
     assert len(system.searches) == before + 3
 
 
+def test_a_store_that_did_not_last_is_filled_again_and_only_what_is_missing_is_searched_for(
+    run: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = Notebook(break_search={"Which city does Ana live in now?"})
+    monkeypatch.setattr(command, "make_system", lambda *arguments: system)
+    run("suites=[halumem]")
+    sessions = (tmp_path / "out" / "sessions.jsonl").read_text()
+    before = len(system.searches)
+    system.break_search = ()
+    system.stores.clear()
+    summary = run("suites=[halumem]")
+    assert len(system.ingested) == 2 * len(sessions.splitlines())
+    assert (tmp_path / "out" / "sessions.jsonl").read_text() == sessions
+    ((_, query, turns),) = system.searches[before:]
+    assert query == "Which city does Ana live in now?" and turns[-1] == "S4:1"
+    assert summary["suites"]["halumem"]["sessions"]["searches_missing"] == 0
+
+
 def test_systems_without_a_model_and_the_markdown_table_of_several(
     run: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
