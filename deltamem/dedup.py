@@ -49,6 +49,10 @@ class Adjustment(StrEnum):
 
     DUPLICATE_TEXT = "duplicate_text"
     RECALLED_TEXT = "recalled_text"
+    # Of assisted episodes (`deltamem.assisted`)
+    UNSUPPORTED_TEXT = "unsupported_text"
+    OTHER_PERSON = "other_person"
+    WRONG_TARGET = "wrong_target"
 
 
 class KnownTexts:

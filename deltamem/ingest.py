@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltamem.bank.base import Hit, OverlayBank, merge_hits
+from deltamem.assisted import AssistedConfig, AssistedEpisode, begin_episode
+from deltamem.bank.base import Hit, OverlayBank
 from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.dedup import drop_known, mark_recalled
 from deltamem.embedding import Vectors
-from deltamem.episode import Episode, EpisodeConfig, Trajectory, opening_messages
+from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
 from deltamem.llm import Usage
@@ -126,7 +127,7 @@ class SessionReader:
         store: MemoryStore,
         owned: UserStore,
         policy: Policy,
-        episode: EpisodeConfig,
+        episode: EpisodeConfig | AssistedConfig,
         *,
         window_tokens: int | None,
         attempts: int,
@@ -195,12 +196,17 @@ class SessionReader:
         return reading
 
     def _split(self, session: Session) -> list[SessionPart]:
-        if self._window_tokens is None:
+        limits = []
+        if isinstance(self._episode, AssistedConfig) and self._episode.part_tokens is not None:
+            limits.append(self._episode.part_tokens)
+        if self._window_tokens is not None:
+            empty = begin_episode(replace(session, dialogue=()), (), self._episode).messages
+            room = self._window_tokens - sum(estimate_tokens(message["content"]) for message in empty)
+            # Half of what is left belongs to thinking, queries and what the searches return.
+            limits.append(room // 2)
+        if not limits:
             return [SessionPart(session, tuple(range(1, len(session.dialogue) + 1)))]
-        empty = opening_messages(replace(session, dialogue=()), self._episode)
-        room = self._window_tokens - sum(estimate_tokens(message["content"]) for message in empty)
-        # Half of what is left belongs to thinking, queries and what the searches return.
-        return split_session(session, max(SMALLEST_PART, room // 2))
+        return split_session(session, max(SMALLEST_PART, min(limits)))
 
     async def _converse(self, session: Session, view: OverlayBank, reading: SessionReading) -> Trajectory | None:
         """Run the episode; again if its answer cannot be read. None if none of the answers can."""
@@ -209,9 +215,9 @@ class SessionReader:
             if isinstance(asked, ScopedPolicy):
                 asked = asked.for_scope(self._owned.owner, attempt)
             policy = MeteredPolicy(asked)
-            episode = Episode(session, view.state.keys(), self._episode)
+            episode = begin_episode(session, view.state.keys(), self._episode)
 
-            async def search(queries: Sequence[str]) -> list[Memory]:
+            async def search(queries: Sequence[str]) -> list[list[Hit]]:
                 return await asyncio.to_thread(self._find, queries, view)
 
             try:
@@ -220,14 +226,16 @@ class SessionReader:
                 reading.usage = reading.usage + policy.usage + Usage(searches=len(episode.trajectory.queries))
             trajectory = episode.trajectory
             reading.violations.update(str(violation) for violation in trajectory.violations)
+            if isinstance(episode, AssistedEpisode):
+                reading.violations.update({str(reason): times for reason, times in episode.adjustments.items()})
             if trajectory.operations is not None:
                 return trajectory
         return None
 
     # In a thread, both: the embedding model computes, and a bank may ask a server.
 
-    def _find(self, queries: Sequence[str], view: OverlayBank) -> list[Memory]:
-        return merge_hits(view.search(self._store.embedder.queries(queries), self._episode.k))
+    def _find(self, queries: Sequence[str], view: OverlayBank) -> list[list[Hit]]:
+        return view.search(self._store.embedder.queries(queries), self._episode.k)
 
     def _place(self, operations: Sequence[Operation], view: OverlayBank) -> tuple[dict[str, Vectors], dict[int, list[Hit]]]:
         """The vectors of the texts to write, and by index of each addition the stored memories nearest to it."""

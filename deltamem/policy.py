@@ -11,12 +11,12 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from deltamem.bank.base import SnapshotBank, merge_hits
+from deltamem.assisted import AnyEpisode, AssistedConfig, AssistedEpisode, begin_episode
+from deltamem.bank.base import Hit, SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.endpoint import AnswerSchema
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
 from deltamem.llm import LLM, Answer, Usage
-from deltamem.memory import Memory
 from deltamem.sessions import LabelledSession, Session
 
 
@@ -283,19 +283,32 @@ def _embed_queries(embedder: Embedder, asked: list[Sequence[str]]) -> list[Vecto
     return [vectors[start:end] for start, end in pairwise(ends)]
 
 
-async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]) -> None:
+Searcher = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[Hit]]]]
+"""Finds the memories nearest to each of some queries."""
+
+
+async def drive(episode: AnyEpisode, policy: Policy, search: Searcher) -> None:
     """Run an episode that has just begun to its end.
 
     Raises:
         Exception: Whatever the policy or the search raises; the episode keeps what went before.
     """
     while True:
-        completion = await policy.complete(episode.messages)
+        schema = episode.schema if isinstance(episode, AssistedEpisode) else None
+        if schema is not None:
+            completion = await complete_object(policy, episode.messages, schema)
+        else:
+            completion = await policy.complete(episode.messages)
         step = episode.read(completion.text, truncated=completion.truncated)
         if isinstance(step, Finished):
             return
-        if isinstance(step, Search):
-            episode.answer(await search(step.queries))
+        if not isinstance(step, Search):
+            continue
+        rankings = await search(step.queries)
+        if isinstance(episode, Episode):
+            episode.answer(merge_hits(rankings))
+        elif episode.compare(rankings) is not None:
+            return
 
 
 class MeteredPolicy:
@@ -324,7 +337,7 @@ async def run_episodes(
     labelled: Sequence[LabelledSession],
     policy: Policy,
     embedder: Embedder,
-    config: EpisodeConfig,
+    config: EpisodeConfig | AssistedConfig,
     *,
     max_concurrency: int = 64,
     on_done: Callable[[Rollout], None] | None = None,
@@ -342,10 +355,10 @@ async def run_episodes(
         async with slots:
             metered = MeteredPolicy(policy)
             begin = time.perf_counter()
-            episode = Episode(session, bank.state.keys(), config)
+            episode = begin_episode(session, bank.state.keys(), config)
 
-            async def search(texts: Sequence[str]) -> list[Memory]:
-                return merge_hits(bank.search(await queries.ask(texts), config.k))
+            async def search(texts: Sequence[str]) -> list[list[Hit]]:
+                return bank.search(await queries.ask(texts), config.k)
 
             try:
                 await drive(episode, metered, search)

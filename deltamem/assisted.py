@@ -1,0 +1,482 @@
+"""The assisted episode: for models that were not trained for the turns of `deltamem.episode`.
+
+The model is shown a worked example and asked for one JSON object that lists the facts of the session. The search is made
+for it, and only where something like a new fact is remembered is it asked a second, short question: does the fact repeat a
+memory, or change it? Shown together with the session, memories are copied as facts by small models. What comes out are the
+same operations as those of `deltamem.episode.Episode`, by the same interface.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from itertools import count
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from deltamem.bank.base import Hit
+from deltamem.config import StrictModel
+from deltamem.dedup import Adjustment
+from deltamem.endpoint import AnswerSchema
+from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, Violation
+from deltamem.memory import Event, Memory, Operation, check
+from deltamem.prompts import load_prompt
+from deltamem.replies import without_thinking
+from deltamem.sessions import CONTROL_MARK, Role, Session, Turn
+from deltamem.text import content_stems, negations, normalised, salient
+
+_MOST_FACTS = 40  # Of one answer: more are repetitions without an end
+_LONGEST_FACT = 400  # Characters
+_SPEAKER = re.compile(r"([^\n:]{1,40}): ")
+
+
+class AssistedConfig(StrictModel):
+    """What shapes assisted episodes. Each ingredient can be left out, to measure what it brings (docs/models.md)."""
+
+    examples: bool = True  # Whether a worked example precedes each question
+    schema_bound: bool = True  # Whether the endpoint is asked to keep answers to a schema
+    k: NonNegativeInt = 3  # Memories that a new fact is compared with at most; 0 compares nothing, so all facts are added
+    near: float = Field(default=0.35, ge=-1, le=1)
+    """Least cosine similarity of a memory that a fact is compared with."""
+    support: float = Field(default=0.5, ge=0, le=1)
+    """Share of a fact's words that must have been said, see `OwnWords`; 0 keeps all facts."""
+    part_tokens: PositiveInt | None = None
+    """Longest dialogue of one question, in estimated tokens; longer sessions are split. None: what the window takes."""
+
+    @property
+    def prompt_hashes(self) -> dict[str, str]:
+        """sha256 of each prompt file in use, by name."""
+        return {name: load_prompt(name).sha256 for name in _PROMPTS} | (
+            {_EXAMPLES: hashlib.sha256(_examples_file()).hexdigest()} if self.examples else {}
+        )
+
+
+_PROMPTS = ("assisted", "assisted_session", "assisted_compare")
+
+
+class Utterance(NamedTuple):
+    """One turn as the model sees it."""
+
+    speaker: str
+    text: str
+    own: bool  # Whether the owner of the memory says it
+
+
+class Talk(NamedTuple):
+    """The turns of a session with their speakers."""
+
+    person: str
+    other: str  # "assistant", or the name of the other person
+    utterances: tuple[Utterance, ...]
+
+    @classmethod
+    def of(cls, session: Session) -> Talk:
+        """In a conversation of two people all turns begin with a name (``Ana: Look!``), which is taken off."""
+        names: dict[Role, set[str]] = {"user": set(), "assistant": set()}
+        for turn in session.dialogue:
+            found = _SPEAKER.match(turn.content)
+            names[turn.role].add(found[1] if found else "")
+        named = {role: next(iter(of)) for role, of in names.items() if len(of) == 1 and "" not in of}
+        person, other = _one_line(session.person_name), named.get("assistant", "assistant")
+        return cls(
+            person,
+            other,
+            tuple(
+                Utterance(
+                    person if turn.role == "user" else other,
+                    _one_line(turn.content[len(named[turn.role]) + 2 :] if turn.role in named else turn.content),
+                    turn.role == "user",
+                )
+                for turn in session.dialogue
+            ),
+        )
+
+    def lines(self) -> str:
+        """One utterance a line; those of the person are numbered."""
+        numbers = count(1)
+        return "\n".join(
+            f"[{next(numbers)}] {speaker}: {text}" if own else f"{speaker}: {text}" for speaker, text, own in self.utterances
+        )
+
+
+def _one_line(text: str) -> str:
+    """So that no text can pose as another line, or as a mark of a chat server."""
+    return " ".join(CONTROL_MARK.sub("< ", text).split())
+
+
+class OwnWords:
+    """Whether a fact was said by the person, by its words.
+
+    Enough of them must stand in the person's own lines, or fewer there and enough in the whole conversation: people answer
+    questions and agree to what they are told. Dates do not count, as they are reckoned, nor does the person's name.
+    """
+
+    def __init__(self, talk: Talk) -> None:
+        """Take the lines apart."""
+        self._name = content_stems(talk.person)
+        self._own = frozenset[str]().union(*(content_stems(one.text) for one in talk.utterances if one.own))
+        self._all = frozenset[str]().union(*(content_stems(one.text) for one in talk.utterances))
+
+    def support(self, fact: str, known: str = "") -> tuple[float, float]:
+        """Share of a fact's words that the person says, and that anybody says or the text of a known memory has."""
+        words = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
+        if not words:
+            return 1.0, 1.0
+        return len(words & self._own) / len(words), len(words & (self._all | content_stems(known))) / len(words)
+
+    def holds(self, fact: str, least: float, known: str = "") -> bool:
+        """Whether a fact has enough support."""
+        own, anybody = self.support(fact, known)
+        return own >= least or (own >= _LEAST_OWN * least and anybody >= least)
+
+
+_LEAST_OWN = 0.4
+"""Of the support that is asked for: what the person's own lines must give where the other's give the rest."""
+
+_DATE_WORDS = re.compile(
+    r"\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|september|october"
+    r"|november|december|(?:19|20)\d\d|[0-3]?\d(?:st|nd|rd|th)?(?=,? (?:of )?[A-Z]))\b,?",
+    re.IGNORECASE,
+)
+
+
+class _Example(StrictModel):
+    kind: Literal["assistant", "people"]  # Whom the person talks to
+    person: str
+    time: datetime
+    turns: list[tuple[Role, str]]
+    facts: list[tuple[int, str]]
+
+    def messages(self) -> list[Message]:
+        talk = Talk.of(Session("", self.person, self.time, tuple(Turn(*turn) for turn in self.turns)))
+        facts = {"facts": [{"line": line, "fact": fact} for line, fact in self.facts]}
+        return [_session_message(talk, self.time), _answer(facts)]
+
+
+class _Comparison(StrictModel):
+    person: str
+    facts: list[tuple[str, dict[str, str], str, str]]  # Text, near memories, the one that is meant, the relation to it
+
+    def messages(self) -> list[Message]:
+        near = [(fact, memories) for fact, memories, _, _ in self.facts]
+        answer = {
+            str(number): {"relation": relation, "note": note} for number, (_, _, note, relation) in enumerate(self.facts, 1)
+        }
+        return [_comparison_message(self.person, near), _answer(answer)]
+
+
+class _Examples(StrictModel):
+    sessions: list[_Example]
+    comparison: _Comparison
+
+
+_EXAMPLES = "assisted_examples"
+
+
+@cache
+def _examples_file() -> bytes:
+    return resources.files("deltamem.prompts").joinpath(f"{_EXAMPLES}.json").read_bytes()
+
+
+@cache
+def _examples() -> _Examples:
+    return _Examples.model_validate_json(_examples_file())
+
+
+def _answer(value: Mapping[str, Any]) -> Message:
+    return Message(role="assistant", content=json.dumps(value, ensure_ascii=False))
+
+
+def _session_message(talk: Talk, time: datetime) -> Message:
+    prompt = load_prompt("assisted_session")
+    when = f"{time:%A}, {time.day} {time:%B %Y, %H:%M}"
+    other = "the assistant" if talk.other == "assistant" else talk.other
+    return Message(role="user", content=prompt.fill(time=when, dialogue=talk.lines(), person=talk.person, other=other))
+
+
+def _comparison_message(person: str, facts: Sequence[tuple[str, Mapping[str, str]]]) -> Message:
+    listed = "\n".join(
+        "\n".join((f"{number}. {fact}", *(f"   {note}: {_one_line(text)}" for note, text in notes.items())))
+        for number, (fact, notes) in enumerate(facts, start=1)
+    )
+    return Message(role="user", content=load_prompt("assisted_compare").fill(person=person, facts=listed))
+
+
+def opening_messages(session: Session, config: AssistedConfig) -> list[Message]:
+    """The messages with which an assisted episode begins; the last one holds the session."""
+    talk = Talk.of(session)
+    kind = "assistant" if talk.other == "assistant" else "people"
+    examples = [example for example in _examples().sessions if config.examples and example.kind == kind]
+    return [
+        Message(role="system", content=load_prompt("assisted").text),
+        *(message for example in examples for message in example.messages()),
+        _session_message(talk, session.time),
+    ]
+
+
+class _Fact(BaseModel):
+    """One entry of an answer, as far as it can be read."""
+
+    fact: str = Field(validation_alias=AliasChoices("fact", "text", "memory"))
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.fact.split())
+
+
+class _Judgement(BaseModel):
+    """What an answer says about one fact: how it stands to a memory."""
+
+    relation: str
+    note: str
+
+
+class FactsReading(NamedTuple):
+    """What was understood of an answer."""
+
+    facts: tuple[str, ...] | None  # None if it holds no list of facts
+    whole: bool  # Whether it was one object of the form that was asked for
+
+
+_DECODER = json.JSONDecoder(strict=False)
+_LISTS = re.compile(r'\{\s*"facts"\s*:\s*\[')
+
+
+def read_facts(text: str) -> FactsReading:
+    """Read the facts of an answer, whatever stands around them. Never raises.
+
+    A list that was cut, or that has entries which cannot be read, gives what can be.
+    """
+    text = without_thinking(text)
+    entries: list[Any] = []
+    listed, whole, position = False, True, 0
+    while (brace := text.find("{", position)) >= 0:
+        try:
+            value, position = _DECODER.raw_decode(text, brace)
+        except (ValueError, RecursionError):
+            # What cannot be read as a whole may hold entries that can.
+            listed, whole, position = listed or _LISTS.match(text, brace) is not None, False, brace + 1
+            continue
+        if isinstance(value.get("facts"), list):
+            listed = True
+            entries += value["facts"]
+        else:
+            whole = False
+            entries.append(value)
+    facts = []
+    for entry in entries:
+        try:
+            fact = _Fact.model_validate({"fact": entry} if isinstance(entry, str) else entry).text
+            fact.encode("utf-8")
+        except (ValidationError, UnicodeEncodeError):
+            whole = False
+            continue
+        facts.append(fact)
+    return FactsReading(tuple(facts) if facts or listed else None, whole and listed)
+
+
+class AssistedEpisode:
+    """One session read by one question, and a second one if memories are near; in the place of `Episode`."""
+
+    def __init__(self, session: Session, known_ids: Collection[str], config: AssistedConfig) -> None:
+        """Begin an episode; `known_ids` are those of the memory state before the session."""
+        self.messages: list[Message] = opening_messages(session, config)
+        """What the model is asked now."""
+        self.adjustments: Counter[Adjustment] = Counter()
+        """How many facts were left out or not written where the model wanted them, by reason."""
+        self._talk = Talk.of(session)
+        self._own_words = OwnWords(self._talk)
+        self._known_ids = known_ids
+        self._config = config
+        self._asked: list[Message] = []  # In the questions before
+        self._facts: tuple[str, ...] | None = None
+        self._near: dict[int, dict[str, Hit]] = {}  # By place of a fact the memories that it is compared with
+        self._retrieved: list[tuple[str, ...]] = []
+        self._operations: tuple[Operation, ...] | None = None
+        self._violations: list[Violation] = []
+        self._failure: str | None = None
+
+    @property
+    def schema(self) -> AnswerSchema | None:
+        """What the endpoint should keep the answer to; None leaves the model free."""
+        if not self._config.schema_bound:
+            return None
+        if self._facts is None:
+            fact = {"line": {"type": "integer"}, "fact": {"type": "string", "maxLength": _LONGEST_FACT}}
+            facts = {"type": "array", "items": _closed(fact), "maxItems": _MOST_FACTS}
+            return AnswerSchema("facts", _closed({"facts": facts}), "The facts that the person tells.")
+        judgements = {
+            str(number): _closed(
+                {
+                    "relation": {"type": "string", "enum": ["new", "same", "change"]},
+                    "note": {"type": "string", "enum": ["none", *hits]},
+                }
+            )
+            for number, hits in enumerate(self._near.values(), start=1)
+        }
+        return AnswerSchema("comparison", _closed(judgements), "How new facts stand to old notes.")
+
+    def read(self, text: str, *, truncated: bool = False) -> Search | Finished:
+        """Take one answer; `truncated` if the engine stopped at a token limit, of which whole entries count.
+
+        Returns `Search` for memories that the new facts may concern, whose queries are the facts, else `Finished`.
+        """
+        self.messages.append(Message(role="assistant", content=text))
+        if truncated:
+            self._violations.append(Violation.TOKEN_LIMIT)
+        if self._facts is not None:
+            self._finish(self._read_judgements(text))
+            return Finished()
+        reading = read_facts(text)
+        if reading.facts is None:
+            self._violations.append(Violation.BAD_JSON)
+            return Finished()
+        if not reading.whole and not truncated:
+            self._violations.append(Violation.BAD_OPERATION)
+        self._facts = tuple(self._worth_keeping(reading.facts))
+        if self._facts and self._known_ids and self._config.k:
+            return Search(self._facts)
+        self._finish({})
+        return Finished()
+
+    def compare(self, rankings: Sequence[Sequence[Hit]]) -> Finished | None:
+        """Take what the search found for each fact; None if the model has to be asked once more, with the new `messages`."""
+        facts = self._facts or ()
+        self._retrieved.append(tuple(dict.fromkeys(hit.memory.id for ranking in rankings for hit in ranking)))
+        for place, (fact, ranking) in enumerate(zip(facts, rankings, strict=True)):
+            near = {hit.memory.id: hit for hit in ranking[: self._config.k] if hit.similarity >= self._config.near}
+            if near and not any(normalised(fact) == normalised(hit.memory.text) for hit in near.values()):
+                self._near[place] = near
+        if not self._near:
+            self._finish({})
+            return Finished()
+        self._asked += self.messages
+        self.messages = [
+            Message(role="system", content=load_prompt("assisted").text),
+            *(_examples().comparison.messages() if self._config.examples else ()),
+            _comparison_message(
+                self._talk.person,
+                [
+                    (facts[place], {memory_id: hit.memory.text for memory_id, hit in hits.items()})
+                    for place, hits in self._near.items()
+                ],
+            ),
+        ]
+        return None
+
+    def _worth_keeping(self, facts: Sequence[str]) -> list[str]:
+        """The facts of the person, each once, that the person said."""
+        kept: dict[str, str] = {}
+        for fact in facts[:_MOST_FACTS]:
+            if not fact:
+                self._violations.append(Violation.EMPTY_TEXT)
+            elif self._talk.other != "assistant" and normalised(fact).startswith(normalised(self._talk.other)):
+                self.adjustments[Adjustment.OTHER_PERSON] += 1
+            elif self._config.support and not self._own_words.holds(fact, self._config.support):
+                self.adjustments[Adjustment.UNSUPPORTED_TEXT] += 1
+            elif normalised(fact) in kept:
+                self._violations.append(Violation.DUPLICATE_OPERATION)
+            else:
+                kept[normalised(fact)] = fact
+        return list(kept.values())
+
+    def _read_judgements(self, text: str) -> dict[int, _Judgement]:
+        """By place of a fact what the model says of it; facts of which nothing can be read are new."""
+        value: Any = None
+        text = without_thinking(text)
+        try:
+            value, _ = _DECODER.raw_decode(text, max(0, text.find("{")))
+        except (ValueError, RecursionError):
+            self._violations.append(Violation.BAD_JSON)
+        found = {}
+        for number, place in enumerate(self._near, start=1):
+            try:
+                found[place] = _Judgement.model_validate(value[str(number)] if isinstance(value, dict) else None)
+            except (KeyError, ValidationError):
+                self._violations.append(Violation.BAD_OPERATION)
+        return found
+
+    def _finish(self, judgements: Mapping[int, _Judgement]) -> None:
+        """Turn the facts into operations. No fact is lost to a wrong memory: it is added instead."""
+        targets: dict[int, Hit] = {}
+        for place, judgement in judgements.items():
+            if judgement.relation not in ("same", "change"):
+                continue
+            near = self._near[place]
+            if judgement.note not in near:
+                self._violations.append(Violation.UNKNOWN_TARGET)
+            elif max(hit.similarity for hit in near.values()) - near[judgement.note].similarity > _MISFIT:
+                self.adjustments[Adjustment.WRONG_TARGET] += 1
+            else:
+                targets[place] = near[judgement.note]
+        # Of several facts that concern one memory the nearest rewrites it.
+        nearest: dict[str, int] = {}
+        for place, hit in targets.items():
+            best = nearest.setdefault(hit.memory.id, place)
+            if hit.similarity > targets[best].similarity:
+                nearest[hit.memory.id] = place
+        operations = []
+        for place, fact in enumerate(self._facts or ()):
+            target = targets.get(place)
+            if target is None or nearest[target.memory.id] != place:
+                operations.append(Operation(Event.ADD, fact))
+            elif _says_nothing_new(fact, target.memory):
+                operations.append(Operation(Event.NONE, target.memory.text, target.memory.id))
+            else:
+                operations.append(Operation(Event.UPDATE, fact, target.memory.id))
+        checked = check(self._known_ids, operations)
+        self._violations += (Violation(problem.value) for problem in checked.problems)
+        self._operations = checked.valid
+
+    def stop(self, violation: Violation) -> None:
+        """End the episode from outside, for example because the context is full."""
+        self._violations.append(violation)
+
+    def fail(self, reason: str) -> None:
+        """Record that our own machinery broke; the trajectory then carries the reason."""
+        self._failure = reason
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The episode so far; its queries are those that were made for the model."""
+        return Trajectory(
+            messages=(*self._asked, *self.messages),
+            queries=((self._facts or ()),) * len(self._retrieved),
+            retrieved_ids=tuple(self._retrieved),
+            operations=self._operations,
+            violations=tuple(self._violations),
+            failure=self._failure,
+        )
+
+
+_MISFIT = 0.2
+"""By how much another memory may be more similar to a fact than the one that it is said to concern."""
+
+
+def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _says_nothing_new(fact: str, memory: Memory) -> bool:
+    return (
+        content_stems(fact) <= content_stems(memory.text)
+        and salient(fact) == salient(memory.text)
+        and negations(fact) == negations(memory.text)
+    )
+
+
+AnyEpisode: TypeAlias = Episode | AssistedEpisode
+
+
+def begin_episode(session: Session, known_ids: Collection[str], config: EpisodeConfig | AssistedConfig) -> AnyEpisode:
+    """An episode of the kind that the configuration is of."""
+    if isinstance(config, AssistedConfig):
+        return AssistedEpisode(session, known_ids, config)
+    return Episode(session, known_ids, config)
