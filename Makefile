@@ -66,7 +66,7 @@ smol: install
 models: $(LLAMA_VENV)/.installed
 	$(PYTHON) tests/gguf_models.py $(MODELS) --out models
 
-$(LLAMA_VENV)/.installed: | $(STAMP)
+$(LLAMA_VENV)/.installed: Makefile | $(STAMP)
 	$(PYTHON3) -m venv $(LLAMA_VENV)
 	$(LLAMA_VENV)/bin/python -m pip install --quiet "$(LLAMA)"
 	@touch $@

@@ -32,7 +32,7 @@ def serve(file: Path, log: Path, *, window: int, slots: int = 1) -> Iterator[str
     `window` is the longest conversation in tokens, of each of `slots` at once. A server that does not come up is a
     `RuntimeError`.
     """
-    command = [PYTHON, __file__, file, "--window", str(window), "--slots", str(slots)]
+    command: list[str | Path] = [PYTHON, __file__, file, "--window", str(window), "--slots", str(slots)]
     with log.open("wb") as output, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as server:
         try:
             assert server.stdout is not None
@@ -80,7 +80,7 @@ def main() -> None:
     url_file = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Nobody reads what llama.cpp reports on standard output
 
-    import xllamacpp
+    import xllamacpp  # type: ignore[import-not-found]
 
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     threads = given.threads or len(affinity(0))
