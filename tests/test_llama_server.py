@@ -1,4 +1,4 @@
-"""The program that serves a GGUF file: it says where once it answers, and never outlives who started it. Without llama.cpp."""
+"""The program that serves a GGUF file, without llama.cpp: it says where once it answers, and ends with who started it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,15 @@ class Server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.listening_address = "http://%s:%d" % server.server_address
 """
-STARTS = "import sys, llama_server as at; at.PYTHON = sys.executable\nwith at.serve(*map(at.Path, sys.argv[1:]), window=8) as url:\n"
-STARTS += "    print(url, flush=True)\n    sys.stdin.read()\n"
+STARTS = """
+import sys
+from pathlib import Path
+import llama_server
+llama_server.PYTHON = sys.executable
+with llama_server.serve(*map(Path, sys.argv[1:]), window=8) as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -69,9 +76,9 @@ def test_it_answers_as_long_as_the_block_lasts(model: Path, tmp_path: Path) -> N
 
 
 def test_a_server_that_does_not_come_up_says_why(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)did not come up.*absent\.gguf: no such file"):
-        with serve(tmp_path / "absent.gguf", tmp_path / "log", window=100):
-            pass
+    said = pytest.raises(RuntimeError, match=r"(?s)did not come up.*absent\.gguf: no such file")
+    with said, serve(tmp_path / "absent.gguf", tmp_path / "log", window=100):
+        pass
 
 
 def test_it_ends_when_its_parent_is_killed(model: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ STRICT = CHATS[:6]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (MODEL.is_file() and PYTHON.is_file()), reason=f"no {MODEL.name} or no server: run `make models`"),
+    pytest.mark.skipif(not (MODEL.is_file() and PYTHON.is_file()), reason=f"no {MODEL.name} or no server: `make models`"),
 ]
 REPORTED = pytest.mark.xfail(reason="reported, not asserted", raises=AssertionError)
 
