@@ -44,7 +44,7 @@ class DeltaMemSide:
     def __init__(self, store: MemoryStore, model_url: str, runner: asyncio.Runner) -> None:
         self._store = store
         self._runner = runner
-        settings = ManagerSettings(person_name="Ann")
+        settings = ManagerSettings(person_name="Ann", mode="react")
         self._settings = settings
         self._manager = MemoryManager(store, OWNER, EndpointPolicy(LLM(model_url, "scripted")), settings)
 

@@ -158,7 +158,8 @@ def serve(folder: Path, endpoint: str | None) -> None:
     listening = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     with MemoryStore.open(folder, embedder) as store, asyncio.Runner(loop_factory=event_loop) as runner:
-        app = create_app(store, policy, keys=None, settings=ServerSettings(rate_limit=None))
+        settings, reading = ServerSettings(rate_limit=None), ManagerSettings(mode="react")
+        app = create_app(store, policy, keys=None, settings=settings, manager_settings=reading)
         runner.run(run(app, listening, started=lambda: print(url, flush=True)))
 
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from deltamem.chat_template import turn_format
-from deltamem.episode import Message
+from deltamem.episode import EPISODE_FILE, Message
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.policy import Batcher, Completion
 
@@ -361,6 +361,8 @@ class CheckpointPolicy:
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._tokenizer, model = load_checkpoint(folder)
         self.name = str(folder)
+        self.trained = (folder / EPISODE_FILE).is_file()
+        """For the turns of episodes, see `deltamem.policy.choose_mode`."""
         self._template_options = {} if thinking else {"enable_thinking": False}
         self._format = turn_format(
             self._tokenizer,

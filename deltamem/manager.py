@@ -14,10 +14,11 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import Any, Literal, Self, TextIO, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
+from deltamem.assisted import AssistedConfig
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress, SearcherKind, searcher_kind
@@ -31,7 +32,7 @@ from deltamem.journal.owner import OwnerJournal, Point, SessionKnownError, Stale
 from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
-from deltamem.policy import Policy, ScopedPolicy
+from deltamem.policy import Mode, Policy, ScopedPolicy, choose_mode
 from deltamem.sessions import Session, Turn
 
 T = TypeVar("T")
@@ -52,6 +53,13 @@ class ManagerSettings:
     retrieval: str = "similarity"
     """What `search` ranks by: ``similarity``, or the name of a plug-in of the group ``deltamem.searchers``. The model's own
     searches while it reads a session stay those by similarity."""
+    mode: Mode = "auto"
+    """How sessions are read, see `deltamem.policy.choose_mode`: by `episode` in ``react``, by `assisted` in ``assisted``."""
+    assisted: AssistedConfig = field(default_factory=AssistedConfig)
+
+    def episode_in(self, mode: Literal["react", "assisted"]) -> EpisodeConfig | AssistedConfig:
+        """What shapes the episodes of a mode."""
+        return self.assisted if mode == "assisted" else self.episode
 
 
 class MemoryManager:
@@ -89,11 +97,14 @@ class MemoryManager:
         self._policy = policy
         self.owned = store.bank(owner)
         """The owner's journal and bank, for plug-ins that keep something beside them."""
+        self.mode, self.mode_reason = choose_mode(self.settings.mode, policy)
+        """How sessions are read, and why so."""
+        self._episode = self.settings.episode_in(self.mode)
         self._reader = SessionReader(
             store,
             self.owned,
             policy,
-            self.settings.episode,
+            self._episode,
             window_tokens=self.settings.window_tokens,
             attempts=self.settings.attempts,
         )
@@ -377,7 +388,7 @@ class MemoryManager:
         )
         if not reading.readable:
             return step
-        hashes = self.settings.episode.prompt_hashes
+        hashes = self._episode.prompt_hashes
         entry = await asyncio.to_thread(
             self.owned.commit,
             session,

@@ -63,6 +63,43 @@ class SchemaPolicy(Policy, Protocol):
         """Write one JSON object; thinking may precede it."""
 
 
+@runtime_checkable
+class ModelPolicy(Policy, Protocol):
+    """A policy that knows whether its model was trained for the turns of `deltamem.episode.Episode`."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether it was."""
+
+
+Mode = Literal["auto", "react", "assisted"]
+"""How sessions are read: ``react`` by `deltamem.episode.Episode`, in whose turns the model searches by itself; ``assisted``
+by `deltamem.assisted.AssistedEpisode`, which searches for the model; ``auto`` as the model was trained."""
+
+
+class ModeChoice(NamedTuple):
+    """The mode that is used, and why."""
+
+    mode: Literal["react", "assisted"]
+    reason: str  # A clause without a full stop
+
+
+def choose_mode(mode: Mode, policy: Policy) -> ModeChoice:
+    """Which mode a policy is asked in.
+
+    With ``auto`` a model that was trained for our turns reads in ``react`` and another one in ``assisted``. A policy that is
+    no `ModelPolicy`, such as a script or an application's own class, is taken to write the turns itself: ``react``.
+    """
+    if mode != "auto":
+        return ModeChoice(mode, f"{mode} was asked for")
+    if not isinstance(policy, ModelPolicy):
+        reason = f"{policy.name} does not say how it was trained, so it is taken to write the turns itself"
+        return ModeChoice("react", reason)
+    if policy.trained:
+        return ModeChoice("react", f"{policy.name} was trained for the turns of an episode")
+    return ModeChoice("assisted", f"{policy.name} is not known to be trained for DeltaMem")
+
+
 async def complete_object(policy: Policy, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
     """Have a policy write one JSON object, kept to the schema if it can be; else it is told the schema in words."""
     if isinstance(policy, SchemaPolicy):
@@ -75,7 +112,7 @@ ToolRole = Literal["tool", "user"]
 
 
 class EndpointPolicy:
-    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy` and a `SchemaPolicy`."""
+    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy`, `SchemaPolicy` and `ModelPolicy`."""
 
     def __init__(
         self,
@@ -88,6 +125,7 @@ class EndpointPolicy:
         thinking: bool = True,
         guided: EpisodeConfig | None = None,
         extra_body: Mapping[str, object] | None = None,
+        trained: bool = False,
     ) -> None:
         """Set how the model, which may be shared, is asked.
 
@@ -103,9 +141,11 @@ class EndpointPolicy:
             guided: The episode to whose turns the server keeps the model (`deltamem.episode.turn_pattern`), by vLLM's field
                 ``structured_outputs``; for models that were not trained for the protocol. None leaves the model free.
             extra_body: Further fields of requests, outside the OpenAI protocol; they go before those of `thinking`.
+            trained: Whether the model was trained for the turns of episodes, see `choose_mode`.
         """
         self.name = f"{llm.model} at {llm.base_url}"
         self.llm = llm
+        self.trained = trained
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._seed = seed
@@ -166,8 +206,8 @@ class EndpointPolicy:
             cached=answer.cached,
         )
 
-    async def check(self) -> None:
-        """Send one tiny conversation of every kind of message that an episode sends.
+    async def check(self, mode: Literal["react", "assisted"] = "react") -> None:
+        """Send one tiny conversation of every kind of message that an episode sends in this mode.
 
         Raises:
             LLMError: If the endpoint cannot be reached or refuses it; the message says why.
@@ -176,7 +216,7 @@ class EndpointPolicy:
             Message(role="system", content="Answer briefly."),
             Message(role="user", content="Hello."),
             Message(role="assistant", content="Hello."),
-            Message(role="tool", content="[]"),
+            Message(role="tool" if mode == "react" else "user", content="[]"),
         ]
         await self.llm.check([self._sent(message) for message in conversation], extra_body=self._extra_body)
 

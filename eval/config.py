@@ -210,7 +210,9 @@ class BenchmarkConfig(StrictModel):
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
-        return ManagerSettings(episode=self.episode.config(), window_tokens=self.manager.window, attempts=self.attempts)
+        return ManagerSettings(
+            episode=self.episode.config(), window_tokens=self.manager.window, attempts=self.attempts, mode="react"
+        )
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.fingerprint.RunManifest`."""

@@ -24,6 +24,7 @@ INTERRUPTIBLE = partial(signal.signal, signal.SIGINT, signal.default_int_handler
 
 
 def environment(further: Mapping[str, str] = {}) -> dict[str, str]:
-    """The variables of a process."""
+    """The variables of a process; scripted models write the turns of episodes."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
-    return clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"} | dict(further)
+    own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    return clean | own | {"DELTAMEM_MODE": "react"} | dict(further)

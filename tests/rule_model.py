@@ -19,6 +19,9 @@ from deltamem.memory import Event, Operation
 from deltamem.policy import Completion
 
 _FACT = re.compile(r"\bmy ([a-z][a-z0-9 ]*?) is ([^.\n]+)\.", re.IGNORECASE)
+_LINE = re.compile(r"^\[(\d+)\] ([^:\n]+): (.*)$", re.MULTILINE)
+_NUMBERED = re.compile(r"(\d+)\. (.+)")
+_NOTE = re.compile(r"   (m\d+): (.+)")
 _PERSON = re.compile(r"^Person: (.*)$", re.MULTILINE)
 
 
@@ -55,9 +58,33 @@ def answer(messages: Sequence[Mapping[str, str]]) -> str:
     return outputs(*operations)
 
 
+def assisted_answer(messages: Sequence[Mapping[str, str]]) -> str:
+    """The JSON of an assisted episode: the facts of the session, or how each fact stands to the memories beside it."""
+    asked = messages[-1]["content"]
+    if "Conversation on " in asked:
+        said = [(int(number), person, text) for number, person, text in _LINE.findall(asked)]
+        stated = [
+            {"line": number, "fact": f"{person}'s {subject.lower()} is {value}."}
+            for number, person, text in said
+            for subject, value in _FACT.findall(text)
+        ]
+        return json.dumps({"facts": stated})
+    judged: dict[str, dict[str, str]] = {}
+    fact = ""
+    for line in asked.splitlines():
+        if numbered := _NUMBERED.fullmatch(line):
+            fact = numbered[2]
+            judged[numbered[1]] = {"relation": "new", "note": "none"}
+        elif (note := _NOTE.fullmatch(line)) and note[2].partition(" is ")[0] == fact.partition(" is ")[0]:
+            judged[str(len(judged))] = {"relation": "same" if note[2] == fact else "change", "note": note[1]}
+    return json.dumps(judged)
+
+
 def rules(body: Mapping[str, Any]) -> Reply:
-    """The rules as a script of the scripted server."""
-    return completion("Hello." if is_check(body) else answer(body["messages"]))
+    """The rules as a script of the scripted server, for both modes."""
+    if is_check(body):
+        return completion("Hello.")
+    return completion((assisted_answer if "response_format" in body else answer)(body["messages"]))
 
 
 class RulePolicy:

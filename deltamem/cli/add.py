@@ -13,7 +13,7 @@ import typer
 from deltamem.cli.commands import change_line
 from deltamem.cli.model import opened_bank
 from deltamem.cli.options import Options
-from deltamem.cli.output import Line, Output, clock
+from deltamem.cli.output import Line, Output, clock, note
 from deltamem.errors import DeltaMemError
 from deltamem.records import TransitionRecord
 
@@ -102,6 +102,8 @@ async def _add(options: Options, sessions: Sequence[Session]) -> AddTotals:
     async with opened_bank(options, needs_model=True) as (opened, policy, settings, display):
         assert policy is not None
         manager = MemoryManager(opened, options.required_owner, policy, settings)
+        if options.mode == "auto" and manager.mode == "assisted":
+            note(f"mode assisted: {manager.mode_reason}")
         return await _ingest(manager, sessions, display, as_json=options.as_json)
 
 

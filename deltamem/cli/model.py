@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Display, note
@@ -44,7 +44,7 @@ class OpenedBank(NamedTuple):
 
 async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     """The model behind the endpoint that the options name, once it has answered."""
-    from deltamem.policy import EndpointPolicy
+    from deltamem.policy import choose_mode
 
     if options.base_url is None:
         raise DeltaMemError(
@@ -53,7 +53,7 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     name, listed = options.model, None
     async with _impatient(options, name or "(not named)") as llm:
         try:
-            listed = {model.id: model.context_window for model in await llm.models()}
+            listed = {model.id: model for model in await llm.models()}
         except LLMError:
             # Some services do not list their models; then the name is needed, and the first request shows if it is right.
             if name is None:
@@ -63,35 +63,47 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
             names = ", ".join(listed or ()) or "no model"
             raise DeltaMemError(f"{options.base_url} serves {names}; choose one with --model NAME")
         [name] = listed
-    window = options.window or (listed or {}).get(name)
+    served = (listed or {}).get(name)
+    window = options.window or (served.context_window if served else None)
+    root = served.root if served else None
+    policy = _endpoint_policy(options, _llm(options, name), thinking=thinking, window=window, root=root)
     async with _impatient(options, name) as llm:
-        await EndpointPolicy(llm, tool_role=options.tool_role, thinking=thinking).check()
-    policy = _endpoint_policy(options, name, thinking=thinking, window=window)
+        asked = _endpoint_policy(options, llm, thinking=thinking, window=window, root=root)
+        await asked.check(choose_mode(options.mode, asked).mode)
     return Endpoint(policy, window, None if listed is None else list(listed))
 
 
 @asynccontextmanager
 async def _impatient(options: Options, name: str) -> AsyncIterator[LLM]:
     """The model with few retries: a wrong URL should be reported soon, before the first session."""
-    from deltamem.llm import LLM
-
-    llm = LLM(options.base_url or "", name, api_key_env=options.api_key_env, max_retries=2)
+    llm = _llm(options, name, max_retries=2)
     try:
         yield llm
     finally:
         await llm.close()
 
 
-def _endpoint_policy(options: Options, name: str, *, thinking: bool, window: int | None) -> EndpointPolicy:
+def _llm(options: Options, name: str, *, max_retries: int | None = None) -> LLM:
     from deltamem.llm import LLM
+
+    further: dict[str, Any] = {} if max_retries is None else {"max_retries": max_retries}
+    return LLM(options.base_url or "", name, api_key_env=options.api_key_env, **further)
+
+
+def _endpoint_policy(
+    options: Options, llm: LLM, *, thinking: bool, window: int | None, root: str | None = None
+) -> EndpointPolicy:
+    """`root` is where the endpoint has the model from; a folder on this machine shows whether it was trained here."""
+    from deltamem.episode import EPISODE_FILE
     from deltamem.policy import EndpointPolicy
 
     return EndpointPolicy(
-        LLM(options.base_url or "", name, api_key_env=options.api_key_env),
+        llm,
         temperature=options.temperature,
         max_tokens=_MAX_TOKENS if window is None else _answer_tokens(window),
         tool_role=options.tool_role,
         thinking=thinking,
+        trained=options.checkpoint is not None or (root is not None and (Path(root) / EPISODE_FILE).is_file()),
     )
 
 
@@ -149,7 +161,7 @@ async def available_model(options: Options, *, thinking: bool) -> AsyncIterator[
             raise
         # The sessions wait in the queue until it is there.
         note(f"the model does not answer yet: {error}")
-        policy = _endpoint_policy(options, options.model, thinking=thinking, window=options.window)
+        policy = _endpoint_policy(options, _llm(options, options.model), thinking=thinking, window=options.window)
         try:
             yield policy, options.window
         finally:
@@ -181,7 +193,8 @@ async def opened_bank(options: Options, *, needs_model: bool) -> AsyncIterator[O
     model = loaded_model if needs_model else available_model
     async with model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            yield OpenedBank(opened, policy, ManagerSettings(options.person, episode, window_tokens=window), display)
+            settings = ManagerSettings(options.person, episode, window_tokens=window, mode=options.mode)
+            yield OpenedBank(opened, policy, settings, display)
 
 
 def load_embedder(opened: MemoryStore) -> None:

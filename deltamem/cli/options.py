@@ -35,6 +35,10 @@ def _option(help_text: str, metavar: str | None = None, panel: str | None = None
 
 _WINDOW = "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split."
 _ROLE = "Role of the messages with search results; services that refuse 'tool' take 'user'."
+_MODE = (
+    "How sessions are read: 'react' by a model that was trained for it, 'assisted' by any other, which is asked for one JSON"
+    " object; 'auto' chooses."
+)
 _CHECKPOINT = "Folder of a trained model: asked with its own prompts, in this process if no --base-url names an endpoint."
 
 
@@ -60,6 +64,7 @@ class Options:
     ] = "OPENAI_API_KEY"
     window: Annotated[int | None, _option(_WINDOW, "TOKENS", _MODEL, minimum=1)] = None
     temperature: Annotated[float, _option("Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
+    mode: Annotated[Literal["auto", "react", "assisted"], _option(_MODE, None, _MODEL)] = "auto"
     tool_role: Annotated[Literal["tool", "user"], _option(_ROLE, None, _MODEL)] = "tool"
     checkpoint: Annotated[Path | None, _option(_CHECKPOINT, "DIR", _MODEL)] = None
     person: Annotated[str | None, _option("How memories name the person; by default as --owner does.", "NAME", _MODEL)] = (

@@ -83,6 +83,7 @@ def _packages(who: str) -> Iterator[None]:
 
 
 async def _serve(options: Options, keys: Keys, host: str, port: int, settings: ServerSettings) -> None:
+    from deltamem.policy import choose_mode
     from deltamem.server.app import create_app
     from deltamem.server.runner import listen, run, tracing
 
@@ -96,7 +97,7 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
         await asyncio.to_thread(load_embedder, opened)
         app = create_app(opened, policy, keys=keys, settings=settings, manager_settings=manager)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        how = "no model" if policy is None else policy.name
+        how = "no model" if policy is None else f"{policy.name}, {choose_mode(manager.mode, policy).mode}"
         who = "no API keys, so for this machine only" if keys.none else "API keys are required"
         with tracing():
             await run(app, listening, started=lambda: note(f"serving {options.bank} at {address} ({how}; {who})"))

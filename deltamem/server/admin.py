@@ -74,9 +74,11 @@ class ReadyOut(HealthOut):
 
 
 class ModelOut(StrictModel):
-    """The model that reads sessions."""
+    """The model that reads sessions, in which mode and why in this one; null without a model."""
 
     name: str | None
+    mode: Literal["react", "assisted"] | None
+    reason: str | None
     paused: bool
     waiting: int
 
@@ -159,4 +161,6 @@ async def set_model(body: ModelIn, key: Operator, request: Request) -> ModelOut:
 def _model(service: Service) -> ModelOut:
     counts = service.queue.counts()
     waiting = counts[JobState.QUEUED] + counts[JobState.RUNNING]
-    return ModelOut(name=service.policy.name if service.has_model else None, paused=service.paused, waiting=waiting)
+    name = service.policy.name if service.has_model else None
+    mode, reason = service.mode or (None, None)
+    return ModelOut(name=name, mode=mode, reason=reason, paused=service.paused, waiting=waiting)

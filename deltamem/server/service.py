@@ -22,7 +22,7 @@ from deltamem.journal.jobs import Job
 from deltamem.journal.owner import Point
 from deltamem.journal.records import Entry, Erasure
 from deltamem.manager import ManagerSettings, MemoryManager
-from deltamem.policy import Completion, Policy
+from deltamem.policy import Completion, ModeChoice, Policy, choose_mode
 from deltamem.server.problems import Problem
 from deltamem.sessions import Session
 
@@ -83,6 +83,8 @@ class Service:
         self.has_model = policy is not None
         """Whether sessions can be read."""
         self._manager_settings = manager_settings or ManagerSettings()
+        self.mode: ModeChoice | None = None if policy is None else choose_mode(self._manager_settings.mode, policy)
+        """How they are read."""
         self._managers: dict[str, MemoryManager] = {}
         self._known: set[str] = set()
         self._uuids: _Kept[UUID] = WeakKeyDictionary()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from episode_texts import WordEmbedder, outputs, search
 from heldout_cases import ScriptedPolicy, oracle, people, silent
+from rule_model import RulePolicy
 from scripted_server import Reply, completion, replies, serve, too_long, unused_url
 
 from deltamem.embedding import CachedEmbedder, Vectors
@@ -19,7 +20,17 @@ from deltamem.episode import EpisodeConfig, Message, Violation, turn_pattern
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.memory import MemoryState
-from deltamem.policy import Batcher, Completion, EndpointPolicy, ScopedPolicy, _embed_queries, run_episodes
+from deltamem.policy import (
+    Batcher,
+    Completion,
+    EndpointPolicy,
+    Mode,
+    Policy,
+    ScopedPolicy,
+    _embed_queries,
+    choose_mode,
+    run_episodes,
+)
 from deltamem.sessions import LabelledSession
 
 HELLO = [Message(role="user", content="hello")]
@@ -241,3 +252,20 @@ async def test_an_unreadable_turn_is_answered_and_the_episode_goes_on() -> None:
     assert trajectory.operations == () and trajectory.retrieved_ids and Violation.NO_ACTION in trajectory.violations
     assert [message["role"] for message in trajectory.messages[2:]] == ["assistant", "tool"] * 2 + ["assistant"]
     assert "error" in server.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "expected", "reason"),
+    [
+        ("auto", EndpointPolicy(LLM("http://x/v1", "tiny")), "assisted", "tiny at http://x/v1 is not known to be trained"),
+        ("auto", EndpointPolicy(LLM("http://x/v1", "tiny"), trained=True), "react", "was trained for the turns"),
+        ("auto", EndpointPolicy(LLM("http://x/v1", "tiny"), trained=True).for_scope("ann", 1), "react", "was trained"),
+        ("auto", RulePolicy(), "react", "rules does not say how it was trained"),
+        ("react", EndpointPolicy(LLM("http://x/v1", "tiny")), "react", "react was asked for"),
+        ("assisted", RulePolicy(), "assisted", "assisted was asked for"),
+        ("assisted", EndpointPolicy(LLM("http://x/v1", "tiny"), trained=True), "assisted", "assisted was asked for"),
+    ],
+)
+def test_auto_is_the_mode_that_the_model_was_trained_for(mode: Mode, policy: Policy, expected: str, reason: str) -> None:
+    choice = choose_mode(mode, policy)
+    assert choice.mode == expected and reason in choice.reason and not choice.reason.endswith(".")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from episode_texts import WordEmbedder, add, outputs, search, update
+from episode_texts import WordEmbedder
 from job_cases import Mumbling
 from rule_model import RulePolicy
 from scripted_server import Reply, Served, completion, serve
@@ -299,13 +299,11 @@ class TestDocs:
             messages = body["messages"]
             if messages[0]["role"] != "system":
                 return completion("I see.")
-            city = next((city for said, city in cities.items() if said in messages[1]["content"]), None)
-            if city is None:
-                return completion(outputs())
-            if len(messages) == 2:
-                return completion(search("Where does Ann live?"))
-            known = re.search(r'"id": "(m\d+)"', messages[-1]["content"])
-            return completion(outputs(update(known[1], f"Ann lives in {city}.") if known else add(f"Ann lives in {city}.")))
+            asked = messages[-1]["content"]
+            if known := re.search(r"^ +(m\d+): Ann lives in", asked, re.MULTILINE):
+                return completion(json.dumps({"1": {"relation": "change", "note": known[1]}}))
+            facts = [{"line": 1, "fact": f"Ann lives in {city}."} for said, city in cities.items() if said in asked]
+            return completion(json.dumps({"facts": facts}))
 
         shown = run(1, both)
         assert shown.startswith("Where do I live?\n\n<memories>\n") and "Ann lives in Denver.\n" in shown

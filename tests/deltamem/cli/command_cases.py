@@ -17,7 +17,7 @@ import typer.main
 import typer.testing
 from episode_texts import WordEmbedder
 from process_cases import COMMAND, INTERRUPTIBLE, environment
-from rule_model import answer
+from rule_model import answer, assisted_answer
 from scripted_server import Reply, completion, is_check
 from typer.testing import CliRunner, Result
 
@@ -41,14 +41,16 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
     monkeypatch.setenv("DELTAMEM_BANK", str(tmp_path / "bank"))
     monkeypatch.setenv("DELTAMEM_OWNER", "ann")
+    monkeypatch.setenv("DELTAMEM_MODE", "react")  # which the rules follow
     return tmp_path / "bank"
 
 
 def follow_rules(body: dict[str, Any]) -> Reply:
-    """How a server answers whose model follows the rules of `rule_model`."""
+    """How a server answers whose model follows the rules of `rule_model`, in both modes."""
     if is_check(body):
         return completion("Hello.", tokens=1)
-    return completion(answer(body["messages"]), prompt_tokens=100, tokens=10)
+    written = (assisted_answer if "response_format" in body else answer)(body["messages"])
+    return completion(written, prompt_tokens=100, tokens=10)
 
 
 def run(*arguments: str, given: str | None = None, **variables: str) -> Result:

@@ -26,7 +26,7 @@ def mondays_bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("boston") / "bank"
     with serve(follow_rules) as served, pytest.MonkeyPatch.context() as patch:
         patch.setattr("deltamem.embedding.load_embedder", lambda name, **settings: WordEmbedder())
-        options = ["--bank", str(folder), "--owner", "ann", "--person", "Ann", "--base-url", served.url, "--model", "tiny"]
+        options = ["--bank", str(folder), "--owner", "ann", "--person", "Ann", "--base-url", served.url, "--mode", "react"]
         assert run("add", "-", *options, given=lines_of(MONDAY)).exit_code == 0
     return folder
 

@@ -1,15 +1,19 @@
 """`deltamem add`: what it prints for each session, and what happens when a session fails."""
 
 import json
+import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_cases import FRIDAY, MONDAY, SUNDAY, lines_of, one_sentence, run, run_json, session
+from command_cases import FRIDAY, MONDAY, SUNDAY, follow_rules, lines_of, one_sentence, run, run_json, session
 from episode_texts import add, outputs, search, update
 from scripted_server import Reply, Served, completion, failure, replies, serve
 
+from deltamem.assisted import AssistedConfig
 from deltamem.episode import EpisodeConfig, save_episode_config
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.prompts import load_prompt
 
 
@@ -104,3 +108,47 @@ def test_a_trained_model_is_asked_with_its_own_prompts(bank: Path, tmp_path: Pat
     assert rules.requests[-1]["chat_template_kwargs"] == {"enable_thinking": False}
     missing = run("add", "-", "--checkpoint", str(bank), given=lines_of(FRIDAY))
     assert "no episode.json there" in one_sentence(missing)
+
+
+def test_a_model_that_was_not_trained_is_asked_for_json_and_changes_a_memory(bank: Path, rules: Served) -> None:
+    first = run("add", "-", "--mode", "auto", given=lines_of(MONDAY))
+    assert first.exit_code == 0 and len(rules.requests) == 2, first.output
+    said = "mode assisted: tiny at .* is not known to be trained for DeltaMem\n"
+    assert re.fullmatch(said, first.stderr), first.stderr
+    second = run("add", "-", "--mode", "assisted", "--json", given=lines_of(FRIDAY))
+    assert (second.exit_code, second.stderr) == (0, "")
+    friday, _ = records(second.stdout)
+    assert [(change["event"], change["id"], change["after"]) for change in friday["changes"]] == [
+        ("UPDATE", "m1", "Ann's city is Denver."),
+        ("ADD", "m2", "Ann's dog is Rex."),
+    ]
+    names = [request["response_format"]["json_schema"]["name"] for request in rules.requests if "response_format" in request]
+    assert names == ["facts", "facts", "comparison"]
+    # Nothing that such a service may refuse was sent before.
+    assert not any(message["role"] == "tool" for request in rules.requests for message in request["messages"])
+    with Journal.open(bank / JOURNAL_FILE, read_only=True) as journal:
+        hashes = {entry.prompt_hash for entry in journal.owner("ann").entries()}
+    in_use = AssistedConfig().prompt_hashes
+    assert hashes == {sha256("".join(in_use[name] for name in sorted(in_use)).encode()).hexdigest()}
+
+
+def test_an_answer_without_facts_is_unreadable_in_assisted_mode(bank: Path) -> None:
+    with serve(lambda body: completion("I would rather not.")) as served:
+        done = run("add", "-", "--mode", "assisted", "--json", "--base-url", served.url, given=lines_of(MONDAY))
+    monday, last = records(done.stdout)
+    assert (done.exit_code, monday["outcome"], last["summary"]["violations"]) == (1, "unreadable", {"bad_json": 2})
+
+
+@pytest.mark.parametrize("served_from", ["a checkpoint option", "a trained folder", "a folder", "a hub name"])
+def test_a_model_of_ours_writes_the_turns_itself(bank: Path, tmp_path: Path, served_from: str) -> None:
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    if served_from != "a folder":
+        save_episode_config(folder, EpisodeConfig())
+    root = {"root": "someone/policy" if served_from == "a hub name" else str(folder)}
+    further = ["--checkpoint", str(folder)] if served_from == "a checkpoint option" else []
+    with serve(follow_rules, [{"id": "tiny", **({} if further else root)}]) as served:
+        options = ["--base-url", served.url, "--person", "Ann", "--mode", "auto", *further]
+        assert run("add", "-", *options, given=lines_of(MONDAY)).exit_code == 0
+    is_react = not any("response_format" in request for request in served.requests)
+    assert is_react == (served_from in ("a checkpoint option", "a trained folder"))

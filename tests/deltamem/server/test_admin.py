@@ -94,7 +94,10 @@ def test_twenty_retries_are_applied_once(server: Server) -> None:
 
 
 def test_a_paused_model_is_not_asked(server: Server, http: httpx.Client) -> None:
-    assert ok(http.put("/v1/admin/model", json={"paused": True})) == {"name": "rules", "paused": True, "waiting": 0}
+    assert ok(http.put("/v1/admin/model", json={"paused": True})) == {
+        **{"name": "rules", "mode": "react", "paused": True, "waiting": 0},
+        "reason": "rules does not say how it was trained, so it is taken to write the turns itself",
+    }
     job = ok(http.post(f"{ANN}/sessions", json=a_session(3, "My city is Oslo.", wait=0.2)), 202)
     assert (job["state"], job["attempts"]) == ("queued", 0)
     assert ok(http.get("/health/ready")) == {"status": "ok", "model": True, "paused": True}
