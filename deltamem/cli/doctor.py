@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +17,14 @@ from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
+    from deltamem.assisted import AssistedConfig
+    from deltamem.bank.base import Hit
     from deltamem.bank.chroma import ChromaIndex
+    from deltamem.endpoint import ObjectWay
+    from deltamem.episode import EpisodeConfig
     from deltamem.journal.owner import OwnerJournal
+    from deltamem.policy import Policy
+    from deltamem.sessions import Role
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
 _LITTLE_SPACE = 2**30
@@ -71,7 +79,7 @@ def _checks(options: Options) -> Iterator[Checkup]:
     except DeltaMemError as error:
         yield Checkup("embedder", Status.FAIL, str(error))
     try:
-        yield _model(options)
+        yield from _model(options)
     except DeltaMemError as error:
         yield Checkup("model", Status.FAIL, str(error))
     folder = options.bank.absolute()
@@ -80,22 +88,88 @@ def _checks(options: Options) -> Iterator[Checkup]:
     yield from _bank(options)
 
 
-def _model(options: Options) -> Checkup:
-    from deltamem.cli.model import connect, load
+def _model(options: Options) -> Iterator[Checkup]:
+    from deltamem.cli.model import connect, episode_of, load
+    from deltamem.manager import ManagerSettings
+    from deltamem.policy import choose_mode
 
     if options.base_url is None and options.checkpoint is None:
-        return Checkup(
+        yield Checkup(
             "model", Status.WARN, "not checked; `add` needs an endpoint (--base-url) or a checkpoint (--checkpoint)"
         )
+        return
+    policy: Policy
     if options.base_url is None and options.checkpoint is not None:
-        policy = load(options, options.checkpoint)
-        return Checkup("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
-    endpoint = asyncio.run(connect(options))
-    name, served = endpoint.policy.name, endpoint.served
-    window = f"window of {endpoint.window} tokens" if endpoint.window else "window not known; give it with --window"
-    if served is not None and endpoint.policy.llm.model not in served:
-        return Checkup("model", Status.WARN, f"{name} answers, but is not in the list of models; {window}")
-    return Checkup("model", Status.OK, f"{name} answers; {window}")
+        policy = loaded = load(options, options.checkpoint)
+        window = f"window of {loaded.window} tokens"
+        yield Checkup("model", Status.OK, f"{policy.name} loads, to run in this process; {window}")
+    else:
+        endpoint = asyncio.run(connect(options, thinking=episode_of(options.checkpoint).thinking))
+        policy, served = endpoint.policy, endpoint.served
+        window = f"window of {endpoint.window} tokens" if endpoint.window else "window not known; give it with --window"
+        if served is not None and endpoint.policy.llm.model not in served:
+            yield Checkup("model", Status.WARN, f"{policy.name} answers, but is not in the list of models; {window}")
+        else:
+            yield Checkup("model", Status.OK, f"{policy.name} answers; {window}")
+    mode, reason = choose_mode(options.mode, policy)
+    yield Checkup("mode", Status.OK, f"{mode}: {reason}")
+    settings = ManagerSettings(episode=episode_of(options.checkpoint), mode=options.mode)
+    yield from asyncio.run(_one_session(policy, settings.episode_in(mode)))
+
+
+_TRIAL: tuple[tuple[Role, str], ...] = (
+    ("user", "I moved to Porto in May, and my cat Miso came along."),
+    ("assistant", "That sounds like a big change! There are lovely cafés by the river."),
+)
+"""A chat of an invented person."""
+
+_WAYS: dict[ObjectWay, str] = {
+    "json_schema": "kept to a JSON schema",
+    "plain_schema": "kept to a JSON schema less its bounds",
+    "json_object": "kept to be JSON; the schema is told in words",
+    "tools": "kept to the schema of a function",
+    "text": "not kept to a schema, which is told in words",
+}
+
+
+async def _one_session(policy: Policy, config: EpisodeConfig | AssistedConfig) -> list[Checkup]:
+    """Have the model read a session for a person of whom nothing is known; nothing is stored."""
+    from deltamem.assisted import AssistedConfig, begin_episode
+    from deltamem.endpoint import endpoint_traits
+    from deltamem.policy import EndpointPolicy, MeteredPolicy, drive
+    from deltamem.sessions import Session, Turn
+
+    turns = tuple(Turn(role, text) for role, text in _TRIAL)
+    episode = begin_episode(Session("trial", "Nora", datetime(2026, 6, 1, 18, 30), turns, "trial"), (), config)
+    metered, begin = MeteredPolicy(policy), time.perf_counter()
+
+    async def nothing(queries: Sequence[str]) -> list[list[Hit]]:
+        return [[] for _ in queries]
+
+    assisted = isinstance(config, AssistedConfig)
+    checks = []
+    try:
+        await drive(episode, metered, nothing)
+    except DeltaMemError as error:
+        return [Checkup("one session", Status.FAIL, str(error))]
+    finally:
+        if isinstance(policy, EndpointPolicy):
+            await policy.llm.close()
+    if assisted and isinstance(policy, EndpointPolicy):
+        way = endpoint_traits(policy.llm.base_url, policy.llm.model).object_way.known
+        if way is not None:
+            checks.append(Checkup("answers", Status.OK, f"{_WAYS[way]} ({way})"))
+    cost = f"{metered.usage.calls} calls, {time.perf_counter() - begin:.1f} s"
+    trajectory = episode.trajectory
+    hint = "a larger model may do better" if assisted else "--mode assisted asks for one JSON object instead"
+    if trajectory.operations is None:
+        first = str(trajectory.violations[0]) if trajectory.violations else "no answer"
+        checks.append(Checkup("one session", Status.WARN, f"could not be read: {first} ({cost}); {hint}"))
+    elif not trajectory.operations:
+        checks.append(Checkup("one session", Status.WARN, f"read, but of two facts none was kept ({cost}); {hint}"))
+    else:
+        checks.append(Checkup("one session", Status.OK, f"read, {len(trajectory.operations)} facts ({cost})"))
+    return checks
 
 
 def _bank(options: Options) -> Iterator[Checkup]:
