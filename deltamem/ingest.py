@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
 from deltamem.llm import Usage
 from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation, apply
-from deltamem.policy import MeteredPolicy, Policy, ScopedPolicy, drive
+from deltamem.policy import MeteredPolicy, Mode, Policy, ScopedPolicy, choose_mode, drive
 from deltamem.sessions import Session
 from deltamem.text import SourceFinder
 from deltamem.window import SMALLEST_PART, SessionPart, estimate_tokens, halves, split_session
@@ -119,26 +120,40 @@ class SessionReading:
     usage: Usage = field(default_factory=Usage)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingSettings:
+    """How sessions are read."""
+
+    mode: Mode = "auto"  # See `deltamem.policy.choose_mode`
+    episode: EpisodeConfig = field(default_factory=EpisodeConfig)  # Of mode ``react``
+    assisted: AssistedConfig = field(default_factory=AssistedConfig)  # Of mode ``assisted``
+    window_tokens: int | None = None
+    """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
+    attempts: int = 2  # How often a session is read when the model's answer cannot be understood
+
+    def episode_in(self, mode: Literal["react", "assisted"]) -> EpisodeConfig | AssistedConfig:
+        """What shapes the episodes of a mode."""
+        return self.assisted if mode == "assisted" else self.episode
+
+
 class SessionReader:
     """Reads sessions of one owner."""
 
-    def __init__(
-        self,
-        store: MemoryStore,
-        owned: UserStore,
-        policy: Policy,
-        episode: EpisodeConfig | AssistedConfig,
-        *,
-        window_tokens: int | None,
-        attempts: int,
-    ) -> None:
-        """Bind what a reading needs; see `deltamem.manager.ManagerSettings` for the numbers."""
+    def __init__(self, store: MemoryStore, owned: UserStore, policy: Policy, settings: ReadingSettings) -> None:
+        """Bind what a reading needs."""
         self._store = store
         self._owned = owned
         self._policy = policy
-        self._episode = episode
-        self._window_tokens = window_tokens
-        self._attempts = attempts
+        self.mode, self.mode_reason = choose_mode(settings.mode, policy)
+        self._episode = settings.episode_in(self.mode)
+        self._window_tokens = settings.window_tokens
+        self._attempts = settings.attempts
+
+    @property
+    def prompt_hash(self) -> str:
+        """sha256 over the hashes of the prompts in use, by their names."""
+        hashes = self._episode.prompt_hashes
+        return hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest()
 
     async def read(self, session: Session) -> SessionReading:
         """Read a session as a whole.

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import itertools
 import time as clock
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TextIO, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
-from deltamem.assisted import AssistedConfig
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress, SearcherKind, searcher_kind
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
-from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import Outcome, SessionReader, Transition
+from deltamem.ingest import Outcome, ReadingSettings, SessionReader, Transition
 from deltamem.journal.jobs import Job
 from deltamem.journal.owner import OwnerJournal, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
-from deltamem.policy import Mode, Policy, ScopedPolicy, choose_mode
+from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 
 T = TypeVar("T")
@@ -40,26 +37,15 @@ T = TypeVar("T")
 _CONFLICTS = 20  # How often a session is read again because something was recorded for the same owner meanwhile
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings(ReadingSettings):
     """How a manager works."""
 
     person_name: str | None = None  # How memories name the person; the owner's name if None
-    episode: EpisodeConfig = field(default_factory=EpisodeConfig)
-    window_tokens: int | None = None
-    """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
-    attempts: int = 2  # How often a session is read when the model's answer cannot be understood
     keep_dialogue: bool = True  # Whether the journal stores what was said; `blame` quotes it and the audit checks against it
     retrieval: str = "similarity"
     """What `search` ranks by: ``similarity``, or the name of a plug-in of the group ``deltamem.searchers``. The model's own
     searches while it reads a session stay those by similarity."""
-    mode: Mode = "auto"
-    """How sessions are read, see `deltamem.policy.choose_mode`: by `episode` in ``react``, by `assisted` in ``assisted``."""
-    assisted: AssistedConfig = field(default_factory=AssistedConfig)
-
-    def episode_in(self, mode: Literal["react", "assisted"]) -> EpisodeConfig | AssistedConfig:
-        """What shapes the episodes of a mode."""
-        return self.assisted if mode == "assisted" else self.episode
 
 
 class MemoryManager:
@@ -97,17 +83,9 @@ class MemoryManager:
         self._policy = policy
         self.owned = store.bank(owner)
         """The owner's journal and bank, for plug-ins that keep something beside them."""
-        self.mode, self.mode_reason = choose_mode(self.settings.mode, policy)
-        """How sessions are read, and why so."""
-        self._episode = self.settings.episode_in(self.mode)
-        self._reader = SessionReader(
-            store,
-            self.owned,
-            policy,
-            self._episode,
-            window_tokens=self.settings.window_tokens,
-            attempts=self.settings.attempts,
-        )
+        self._reader = SessionReader(store, self.owned, policy, self.settings)
+        self.mode, self.mode_reason = self._reader.mode, self._reader.mode_reason
+        """How sessions are read, see `deltamem.policy.choose_mode`, and why so."""
         if searcher is None and self.settings.retrieval != "similarity":
             searcher = searcher_kind(self.settings.retrieval)
         self.searcher = None if searcher is None else searcher(self.owned, store.embedder, self.person_name, relabel=True)
@@ -388,7 +366,6 @@ class MemoryManager:
         )
         if not reading.readable:
             return step
-        hashes = self._episode.prompt_hashes
         entry = await asyncio.to_thread(
             self.owned.commit,
             session,
@@ -397,7 +374,7 @@ class MemoryManager:
             reading.vectors,
             started_from=reading.started_from,
             model=self._policy.name,
-            prompt_hash=hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest(),
+            prompt_hash=self._reader.prompt_hash,
             violations=reading.violations,
             keep_dialogue=self.settings.keep_dialogue,
         )

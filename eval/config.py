@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from deltamem import plugins
+from deltamem.assisted import AssistedConfig
 from deltamem.config import StrictModel
 from deltamem.embedding import EmbedderSettings
 from deltamem.episode import EpisodeSettings
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
-from deltamem.policy import ToolRole
+from deltamem.policy import Mode, ToolRole
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
 
@@ -56,6 +57,13 @@ class EndpointSettings(_Endpoint):
     guided: bool
 
 
+def _given(values: Any) -> Any:
+    return {key: of for key, of in values.items() if of is not None} if isinstance(values, Mapping) else values
+
+
+AssistedSettings = Annotated[AssistedConfig, BeforeValidator(_given)]
+"""The keys ``assisted.*`` of a configuration; null leaves a field at its default."""
+
 Keys = TypeVar("Keys", bound=StrictModel)
 
 
@@ -85,6 +93,12 @@ class ManagerModel(ModelSettings):
 
     tool_role: ToolRole
     window: PositiveInt | None
+    mode: Mode
+
+    @property
+    def reading(self) -> Literal["react", "assisted"]:
+        """The mode of system=deltamem: here a model behind an endpoint counts as not trained, unless ``react`` is given."""
+        return "react" if self.mode == "react" else "assisted"
 
 
 class AnswerModel(ModelSettings):
@@ -135,6 +149,7 @@ class BenchmarkConfig(StrictModel):
     embedder: EmbedderSettings
     manager: ManagerModel
     episode: EpisodeSettings
+    assisted: AssistedSettings
     attempts: PositiveInt
     answer: AnswerModel
     judge: JudgeModel
@@ -211,7 +226,11 @@ class BenchmarkConfig(StrictModel):
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
         return ManagerSettings(
-            episode=self.episode.config(), window_tokens=self.manager.window, attempts=self.attempts, mode="react"
+            episode=self.episode.config(),
+            window_tokens=self.manager.window,
+            attempts=self.attempts,
+            mode=self.manager.mode,
+            assisted=self.assisted,
         )
 
     def run_config(self) -> dict[str, Any]:
@@ -219,10 +238,12 @@ class BenchmarkConfig(StrictModel):
         decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
         plain = self.model_dump(mode="json", include=decisive)
         kind = plugins.load_all("systems").get(self.system)  # None: a part that a test or an attack gives
+        mode = self.manager.reading
+        further = {} if mode == "react" else {"mode": mode, "assisted": self.assisted.model_dump(mode="json")}
         return (plain | kind.run_config(self) if kind is not None else plain) | {
             "embedder": self.embedder.name,
-            "manager": self.manager.run_config("tool_role", "window"),
-            "episode_prompts": self.manager_settings().episode.prompt_hashes,
+            "manager": self.manager.run_config("tool_role", "window") | further,
+            "episode_prompts": self.manager_settings().episode_in(mode).prompt_hashes,
             "answer": self.answer.run_config("runs", "context_tokens") | {"kind": self.answer.answerer},
             "judge": self.judge.run_config("attempts", "runs"),
             "budget_k": self.budget_k if self.budgets else None,

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 from rich.console import Console
@@ -34,7 +34,7 @@ from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.progress import ProgressDisplay
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
-from eval.config import EndpointSettings
+from eval.config import AssistedSettings, EndpointSettings
 from eval.fingerprint import served_model
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
@@ -64,7 +64,9 @@ class HeldoutSettings(StrictModel):
     resamples: PositiveInt
     probes: bool
     against: Path | None
+    mode: Literal["react", "assisted"]
     episode: EpisodeSettings
+    assisted: AssistedSettings
     reward: RewardOptions
 
     @field_validator("reward", mode="before")
@@ -77,7 +79,7 @@ class HeldoutSettings(StrictModel):
         """Refuse a configuration that does not name exactly one policy.
 
         Raises:
-            DeltaMemError: If none or both are named, or the checkpoint folder does not exist.
+            DeltaMemError: If none or both are named, or the checkpoint folder does not exist or cannot be asked in the mode.
         """
         if (self.checkpoint is None) == (self.endpoint.base_url is None and self.endpoint.model is None):
             raise DeltaMemError(
@@ -85,6 +87,8 @@ class HeldoutSettings(StrictModel):
             )
         if self.checkpoint is not None and not (self.checkpoint / "config.json").is_file():
             raise DeltaMemError(f"{self.checkpoint}: not a checkpoint folder (it holds no config.json)")
+        if self.checkpoint is not None and self.mode == "assisted":
+            raise DeltaMemError("mode=assisted asks an endpoint: name endpoint.base_url=<url> and endpoint.model=<name>")
 
     def episode_config(self) -> EpisodeConfig:
         """What shapes the episodes: the defaults, then the checkpoint's ``episode.json``, then the keys ``episode.*``.
@@ -151,7 +155,7 @@ async def evaluate(
     policy: Policy,
     sessions: Sequence[LabelledSession],
     embedder: Embedder,
-    config: EpisodeConfig,
+    config: EpisodeConfig | AssistedSettings,
     *,
     options: RewardOptions = DEFAULT_OPTIONS,
     max_concurrency: int = 64,
@@ -188,12 +192,19 @@ async def evaluate(
         }
         if labelled.difficulty is not None:
             scored["cells"] = list(labelled.difficulty.cells())
-        records.append(session_fields(labelled) | trajectory_fields(trajectory) | scored)
+        done = trajectory_fields(trajectory)
+        if not isinstance(config, EpisodeConfig):
+            # Answers in worked examples are not the model's: its own end the questions, which begin with a system message.
+            roles = [message["role"] for message in trajectory.messages] + ["system"]
+            ends = [roles[place : place + 2] == ["assistant", "system"] for place in range(len(trajectory.messages))]
+            done["turns"] = [dict(message) for message, own in zip(trajectory.messages, ends, strict=True) if own]
+        records.append(session_fields(labelled) | done | scored)
     made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
         "versions": versions(),
-        "episode": asdict(config),
+        "mode": "react" if isinstance(config, EpisodeConfig) else "assisted",
+        "episode": asdict(config) if isinstance(config, EpisodeConfig) else config.model_dump(mode="json"),
         "prompt_hashes": config.prompt_hashes,
         "embedder": cached.name,
         **_reward_fields(options),
@@ -449,9 +460,10 @@ def _comparable(folder: Path, options: RewardOptions, sessions: Sequence[Labelle
 
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
-    config = settings.episode_config()
+    episode = settings.episode_config()
+    config = episode if settings.mode == "react" else settings.assisted
     async with AsyncExitStack() as stack:
-        policy = await _policy(settings, config, stack)
+        policy = await _policy(settings, episode, stack)
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(ProgressDisplay(console, {"episodes": len(sessions)}))
         result = await evaluate(
@@ -502,9 +514,9 @@ async def _policy(settings: HeldoutSettings, episode: EpisodeConfig, stack: Asyn
         seed=settings.seed,
         tool_role=settings.endpoint.tool_role,
         thinking=episode.thinking,
-        guided=episode if settings.endpoint.guided else None,
+        guided=episode if settings.endpoint.guided and settings.mode == "react" else None,
     )
-    await policy.check()
+    await policy.check(settings.mode)
     return policy
 
 

@@ -193,7 +193,7 @@ async def opened_bank(options: Options, *, needs_model: bool) -> AsyncIterator[O
     model = loaded_model if needs_model else available_model
     async with model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            settings = ManagerSettings(options.person, episode, window_tokens=window, mode=options.mode)
+            settings = ManagerSettings(person_name=options.person, episode=episode, window_tokens=window, mode=options.mode)
             yield OpenedBank(opened, policy, settings, display)
 
 

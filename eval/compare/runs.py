@@ -67,15 +67,20 @@ class FinishedRun:
     @property
     def lacks(self) -> str:
         """Which parts of the system were not there, such as mem0's keyword search; empty if none."""
-        missing = [name.replace("_", " ") for name, value in self.summary.system_facts.items() if value is False]
-        return f"without {', '.join(missing)}" if missing else ""
+        return self._parts("without", False)
+
+    def _parts(self, beginning: str, there: bool) -> str:
+        parts = [name.replace("_", " ") for name, value in self.summary.system_facts.items() if value is there]
+        return f"{beginning} {', '.join(parts)}" if parts else ""
 
     @property
     def title(self) -> str:
         """The name, with what its numbers must not be read without."""
         closed = "closed book: known without any memory" if self.summary.system == CLOSED_BOOK else ""
         partial = "partial" if self.summary.partial else ""
-        remarks = ", ".join(remark for remark in (partial, closed, self.lacks) if remark)
+        facts = self.summary.system_facts
+        made = (*(str(facts.get(fact, "")) for fact in ("mode", "package")), self._parts("with", True))
+        remarks = ", ".join(remark for remark in (partial, closed, *made, self.lacks) if remark)
         return f"{self.name} ({remarks})" if remarks else self.name
 
 
@@ -257,7 +262,7 @@ class Card:
     def facts(self) -> dict[str, str]:
         """What the score must not be read without."""
         summary, headline, passages = self.run.summary, self.run.headline, self.run.summary.passages
-        models, error = summary.making.models, headline.judge_error or {}
+        models, error, own = summary.making.models, headline.judge_error or {}, summary.system_facts
         facts = {
             "questions": f"{'all' if headline.n == headline.of else f'{headline.n:,} of'} {headline.of:,}",
             "failures": f"{headline.failures:,}",
@@ -270,7 +275,8 @@ class Card:
             "manager": models.get("manager") if summary.cost.get("ingest", {}).get("calls") else "",
             "answers by": models.get("answer"),
             "judged by": models.get("judge"),
-            "package": str(summary.system_facts.get("package", "")),
+            "mode": ": ".join(str(own[name]) for name in ("mode", "mode_reason") if name in own),
+            "package": str(own.get("package", "")),
         }
         return {name: value for name, value in facts.items() if value}
 

@@ -18,7 +18,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
-from deltamem.policy import Policy
+from deltamem.policy import Policy, choose_mode
 from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
 from eval.config import BenchmarkConfig
@@ -104,12 +104,15 @@ class DeltaMemSystem:
             yield ManagedMemory(self, store, key.owner, turn_ids)
 
     def facts(self) -> dict[str, Any]:
-        """Model, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
+        """Model, mode, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
+        choice = choose_mode(self._settings.mode, self._policy)
         return {
             "model": self._policy.name,
             "window": self._settings.window_tokens,
             "embedder": self._embedder.name,
-            "prompt_hashes": self._settings.episode.prompt_hashes,
+            "mode": choice.mode,
+            "mode_reason": choice.reason,
+            "prompt_hashes": self._settings.episode_in(choice.mode).prompt_hashes,
             "versions": {"deltamem": version("deltamem")},
         }
 
@@ -216,14 +219,21 @@ class DeltaMemKind(SystemKind):
 
         async def connect() -> int | None:
             """The window as configured or as the endpoint says; where neither tells, sessions are split when refused."""
-            await policy.check()
+            await policy.check(manager.reading)
             return await find_window("manager", policy.llm, manager)
 
         settings = context.config.manager_settings()
         return DeltaMemSystem(policy, context.embedder, context.folder, settings=settings, connect=connect)
 
     def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
-        """Two searches and the operations; each call reads the session again, and what those before it wrote and found."""
+        """Two searches and the operations; each call reads the session again, and what those before it wrote and found.
+
+        In assisted mode the facts, and how they stand to memories.
+        """
+        if config.manager.reading == "assisted":
+            yield Calls(1, (1200 if config.assisted.examples else 300) + session_tokens(session), 150)  # assumed
+            yield Calls(1, 700, 60)
+            return
         count, written, results = 3, 250, 400  # assumed; of a turn with its thinking, of a search
         prompt = prompt_tokens(config.manager_settings().episode.system_prompt)
         later = count * (count - 1) / 2 * (written + results)

@@ -327,7 +327,7 @@ def test_what_a_run_must_not_be_read_without_stands_at_every_row_and_chart(tmp_p
     assert len(shown) >= 6
     for table in shown:
         for line in everything(table).splitlines():
-            assert line.count("peer") == line.count("peer (without keyword search, entity links)"), line
+            assert line.count("peer") == line.count("peer (mem0ai 2.2.1, without keyword search, entity links)"), line
     page = render(runs)
     assert graded in page and page.count("without keyword search, entity links") > len(shown)
     assert "lenient judge at equal budgets of context tokens" in page

@@ -83,7 +83,11 @@ def test_how_a_service_keeps_answers_is_said(bank: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "said", "sentence"),
     [
-        ("react", "I would rather not.", "could not be read: missing_think (1 calls, S s); --mode assisted asks for one JSON"),
+        (
+            "react",
+            "I would rather not.",
+            "could not be read: missing_think (1 calls, S s); --mode assisted asks",
+        ),
         ("assisted", "I would rather not.", "could not be read: bad_json (1 calls, S s); a larger model may do better"),
         ("assisted", '{"facts": []}', "read, but of two facts none was kept (1 calls, S s); a larger model may do better"),
     ],
