@@ -42,8 +42,8 @@ class AssistedConfig(StrictModel):
 
     examples: bool = True  # Whether a worked example precedes each question
     schema_bound: bool = True  # Whether the endpoint is asked to keep answers to a schema
-    k: NonNegativeInt = 3  # Memories that a new fact is compared with at most; 0 compares nothing, so all facts are added
-    near: float = Field(default=0.35, ge=-1, le=1)
+    k: NonNegativeInt = 2  # Memories that a new fact is compared with at most; 0 compares nothing, so all facts are added
+    near: float = Field(default=0.45, ge=-1, le=1)
     """Least cosine similarity of a memory that a fact is compared with."""
     support: float = Field(default=0.5, ge=0, le=1)
     """Share of a fact's words that must have been said, see `OwnWords`; 0 keeps all facts."""
@@ -379,6 +379,8 @@ class AssistedEpisode:
                 self._violations.append(Violation.EMPTY_TEXT)
             elif self._talk.other != "assistant" and normalised(fact).startswith(normalised(self._talk.other)):
                 self.adjustments[Adjustment.OTHER_PERSON] += 1
+            elif self._is_request(fact):
+                self.adjustments[Adjustment.REQUEST] += 1
             elif self._config.support and not self._own_words.holds(fact, self._config.support):
                 self.adjustments[Adjustment.UNSUPPORTED_TEXT] += 1
             elif normalised(fact) in kept:
@@ -386,6 +388,11 @@ class AssistedEpisode:
             else:
                 kept[normalised(fact)] = fact
         return list(kept.values())
+
+    def _is_request(self, fact: str) -> bool:
+        """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
+        words = fact.removeprefix(self._talk.person).split()
+        return bool(_REQUESTS.intersection(word.casefold() for word in words[:2]))
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""
@@ -456,7 +463,9 @@ class AssistedEpisode:
         )
 
 
-_MISFIT = 0.2
+_REQUESTS = frozenset("ask asks asked asking wonder wonders wondered wondering thank thanks thanked greeted".split())  # noqa: SIM905 - reads better as text
+
+_MISFIT = 0.1
 """By how much another memory may be more similar to a fact than the one that it is said to concern."""
 
 

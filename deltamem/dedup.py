@@ -52,6 +52,7 @@ class Adjustment(StrEnum):
     # Of assisted episodes (`deltamem.assisted`)
     UNSUPPORTED_TEXT = "unsupported_text"
     OTHER_PERSON = "other_person"
+    REQUEST = "request"
     WRONG_TARGET = "wrong_target"
 
 
