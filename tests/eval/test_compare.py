@@ -14,7 +14,7 @@ from deltamem import plugins
 from deltamem.errors import DeltaMemError
 from eval.compare.layout import PublishedTable, Row, Table, published_tables
 from eval.compare.page import render
-from eval.compare.runs import FinishedRun, differences, load_runs, warnings_of
+from eval.compare.runs import FinishedRun, cards, differences, load_runs, warnings_of
 from eval.compare.tables import (
     compare,
     judge_table,
@@ -260,6 +260,14 @@ def pair(tmp_path: Path, one: dict[str, Any], two: dict[str, Any], **config: Any
         folder = write_run(tmp_path / name, records(), sessions=sessions, config={"system": system, **config})
         folders.append(edited(folder, **{"headline": headline(), **changes}))
     return load_runs(folders)
+
+
+def test_a_row_names_mode_and_version(tmp_path: Path) -> None:
+    whole = {"package": "mem0ai 2.2.1", "keyword_search": True, "entity_links": True}
+    ours, peer = pair(tmp_path, {"system_facts": {"mode": "assisted", "mode_reason": "so"}}, {"system_facts": whole})
+    assert ours.title == "ours (assisted)"
+    assert peer.title == "peer (mem0ai 2.2.1, with keyword search, entity links)"
+    assert [card.facts.get("mode") for card in cards([ours, peer])[0]] == ["assisted: so", None]
 
 
 def everything(table: Table) -> str:

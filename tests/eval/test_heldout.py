@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from episode_texts import WordEmbedder, add, none, outputs, search, update
 from heldout_cases import ScriptedPolicy, graded, labelled, oracle, people, silent
 from omegaconf import DictConfig
-from scripted_server import Reply, completion, failure, serve
+from scripted_server import Reply, completion, failure, is_check, serve
 
 from deltamem import config as config_module
 from deltamem.config import run_hydra, validated
@@ -257,6 +258,38 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     assert "Beside shallow policies" in printed.out and "earns 0.100, no more than" in printed.err
 
 
+def test_an_endpoint_is_scored_in_assisted_mode(
+    sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        if is_check(body):
+            return completion("Hello.")
+        assert "tool" not in {message["role"] for message in body["messages"]} and "structured_outputs" not in body
+        asked = body["messages"][-1]["content"]
+        if "Conversation on " not in asked:  # The two facts, the first of which changes a memory
+            changed = {"relation": "change", "note": "m1"}, {"relation": "new", "note": "none"}
+            judged = body["response_format"]["json_schema"]["schema"]["required"]
+            return completion(json.dumps(dict(zip(judged, changed, strict=False))))
+        said = re.findall(r"^\[(\d+)\] [^:]+: (.+)$", asked, re.MULTILINE)
+        return completion(json.dumps({"facts": [{"line": int(line), "fact": text} for line, text in said]}))
+
+    monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
+    out = tmp_path / "out"
+    with serve(answer) as server:
+        command = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "endpoint.guided=true", "probes=false", "n=4"]
+        assert main(composed(*command, "mode=assisted", f"sessions={sessions_file}", f"out={out}", "resamples=20")) == 0
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["failed"], summary["metrics"]["unreadable_rate"]["estimate"]) == (0, 0.0)
+    assert summary["metrics"]["update_matched_recall"]["estimate"] == summary["metrics"]["add_recall"]["estimate"] == 1.0
+    made = summary["provenance"]
+    assert (made["mode"], made["episode"]["examples"]) == ("assisted", True) and "assisted" in made["prompt_hashes"]
+    records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()]
+    # Of each session the model's own two answers, and none of the worked examples.
+    assert [[next(iter(json.loads(turn["content"]))) for turn in record["turns"]] for record in records] == [
+        ["facts", "1"]
+    ] * 4
+
+
 def test_an_evaluation_against_an_earlier_one(
     sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,6 +359,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
         ([*ENDPOINT, "temperature=-1"], "'temperature'"),
         ([*ENDPOINT, "split=test"], "'split'"),
         ([*ENDPOINT, "episode.k=0"], r"'episode\.k'"),
+        ([*ENDPOINT, "mode=auto"], "'mode'"),
+        ([*ENDPOINT, "assisted.support=2"], r"'assisted\.support'"),
+        (["checkpoint=.", "mode=assisted"], "mode=assisted asks an endpoint"),
         ([*ENDPOINT, "episode.system_prompt=poem"], "prompt 'poem' does not exist"),
         ([*ENDPOINT, "reward.format_weight=0.5"], "must not be negative and must add up to 1"),
         ([*ENDPOINT, "reward.tau=2"], "tau must be"),
@@ -338,6 +374,7 @@ def test_wrong_settings_are_told_before_anything_runs(
     overrides: list[str], said: str, sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").touch()
     (tmp_path / "only.jsonl").write_text(to_json_line(people(1, 1)[0]) + "\n", encoding="utf-8")
     with pytest.raises(DeltaMemError, match=said):
         main(composed("sessions=sessions.jsonl", "out=out", *overrides))

@@ -10,7 +10,7 @@ import pytest
 from benchmark_cases import LOCOMO, Notebook, command, finish, prepare, records, sent, served
 from locomo_cases import TRICK, audit, benchmark, script, write
 from rule_model import rules
-from scripted_server import Served, serve
+from scripted_server import Served, is_check, serve
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
@@ -106,10 +106,13 @@ def test_the_oracle_is_shown_the_evidence_and_has_no_recall(tmp_path: Path) -> N
     assert shown == [1, 3, 0, 0, 2, 2, 1, 1, 1]
 
 
-def test_deltamem_keeps_two_memories(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["react", "assisted"])
+def test_deltamem_keeps_two_memories(tmp_path: Path, mode: str) -> None:
     with serve(rules) as server:
         overrides = [f"base_url={server.url}", "manager.model=tiny", "answer.kind=none", "system=deltamem"]
-        summary = LOCOMO.run(tmp_path, *overrides)
+        summary = LOCOMO.run(tmp_path, *overrides, f"manager.mode={mode}")
+    assert summary["system_facts"]["mode"] == mode
+    assert all(("response_format" in body) == (mode == "assisted") for body in server.requests if not is_check(body))
     assert (summary["failures"]["count"], summary["sessions"]["applied"], summary["memories"]["stores"]) == (0, 6, 4)
     folders = sorted(path.name for path in (tmp_path / "out" / "memory").iterdir() if path.is_dir())
     assert folders == ["conv-1.Ana", "conv-1.Bo", "conv-2.Cy", "conv-2.Di"]

@@ -17,6 +17,7 @@ from rule_model import RulePolicy, rules
 from scripted_server import Reply, Script, completion, is_check, serve, unused_url
 from system_cases import ANA, benchmark_config, dialogue, talk
 
+from deltamem.assisted import AssistedConfig
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
@@ -265,3 +266,41 @@ async def test_turn_ids_that_were_lost_cost_the_sources_only(tmp_path: Path) -> 
     async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
         (passage,) = await memory.search("city", 1)
     assert passage.text == "Ana's city is Boston." and passage.sources == ()
+
+
+@pytest.mark.parametrize("mode", ["assisted", "auto"])
+async def test_a_model_that_was_not_trained_is_asked_for_one_object(tmp_path: Path, mode: str) -> None:
+    with serve(rules) as server:
+        config = configure(tmp_path, server.url, f"manager.mode={mode}")
+        async with opened(config) as system:
+            facts = system.facts()
+        boston, denver, chemistry = await run(config)
+    assert stored(config) == [DENVER, CHEMISTRY]
+    assert [record.operations for record in (boston, denver, chemistry)] == [{"ADD": 1}, {"UPDATE": 1}, {"ADD": 1}]
+    assert (boston.cost.calls, denver.cost.calls, denver.cost.searches) == (1, 2, 1)
+    assert not any(message["role"] == "tool" for body in server.requests for message in body["messages"])
+    reason = "assisted was asked for" if mode == "assisted" else "is not known to be trained for DeltaMem"
+    assert facts["mode"] == "assisted" and facts["mode_reason"].endswith(reason)
+    assert facts["prompt_hashes"] == AssistedConfig().prompt_hashes
+
+
+async def test_an_ingredient_of_assisted_mode_can_be_left_out(tmp_path: Path) -> None:
+    with serve(rules) as server:
+        config = configure(tmp_path, server.url, "manager.mode=assisted", "assisted.k=0", "assisted.examples=false")
+        await run(config)
+    assert stored(config) == ["Ana's city is Boston.", DENVER, CHEMISTRY]  # nothing is compared
+    assert {len(body["messages"]) for body in server.requests if not is_check(body)} == {2}
+
+
+def test_the_mode_decides_the_records_but_not_those_of_react(tmp_path: Path) -> None:
+    def decisive(*overrides: str) -> dict[str, Any]:
+        return configure(tmp_path, None, *overrides).run_config()
+
+    react, assisted = decisive(), decisive("manager.mode=assisted")
+    assert react == decisive("assisted.k=0") and not {"mode", "assisted"} & (react.keys() | react["manager"].keys())
+    assert set(react["episode_prompts"]) == {"manager", "session"}
+    assert react != assisted == decisive("manager.mode=auto") != decisive("manager.mode=assisted", "assisted.k=0")
+    assert assisted["episode_prompts"] == AssistedConfig().prompt_hashes
+    for wrong in ("manager.mode=fast", "assisted.k=-1", "assisted.kk=1"):
+        with pytest.raises(DeltaMemError, match=f"'{wrong.partition('=')[0]}'"):
+            decisive(wrong)

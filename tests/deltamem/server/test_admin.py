@@ -13,9 +13,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rule_model import rules
+from scripted_server import serve
 from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, until
 
 from deltamem.jobs import WorkerSettings
+from deltamem.llm import LLM
+from deltamem.policy import EndpointPolicy
 from deltamem.server.keys import Scope
 from deltamem.server.service import ServerSettings
 
@@ -176,3 +180,20 @@ def test_spans_name_nobody(server: Server) -> None:
     assert span.name == f"GET {route}" and span.attributes is not None
     assert (span.attributes["http.route"], span.attributes["http.response.status_code"]) == (route, 404)
     assert "ann" not in span.to_json() and "secret" not in span.to_json()
+
+
+def test_a_model_that_was_not_trained_is_asked_in_assisted_mode(tmp_path: Path) -> None:
+    with serve(rules) as model, serving(tmp_path / "bank", EndpointPolicy(LLM(model.url, "tiny"))) as running:
+        client = running.client()
+        for number, (event, city) in enumerate((("ADD", "Boston"), ("UPDATE", "Denver")), start=1):
+            done = ok(client.post(f"{ANN}/sessions", json=a_session(number, f"My city is {city}.", wait=LONG)))
+            assert [(one["event"], one["after"]) for one in done["changes"]] == [(event, f"Ann's city is {city}.")]
+        found = ok(client.get("/v1/admin/model"))
+    assert (found["mode"], found["reason"]) == ("assisted", f"tiny at {model.url} is not known to be trained for DeltaMem")
+    assert {body["response_format"]["json_schema"]["name"] for body in model.requests} == {"facts", "comparison"}
+
+
+def test_without_a_model_there_is_no_mode(tmp_path: Path) -> None:
+    with serving(tmp_path / "bank", model=False) as running:
+        found = ok(running.client().get("/v1/admin/model"))
+    assert (found["name"], found["mode"], found["reason"]) == (None, None, None)
