@@ -200,7 +200,7 @@ def compared(
     known: Mapping[str, str], *facts: str, similarity: Mapping[tuple[str, str], float] | None = None
 ) -> AssistedEpisode:
     """An episode that has been asked to compare facts with memories, all of the same similarity unless it is given."""
-    episode = AssistedEpisode(user("hi"), set(known), AssistedConfig(support=0, k=9))
+    episode = AssistedEpisode(user("hi"), set(known), AssistedConfig(support=0, k=9, near=0.4))
     assert episode.read(listed(*facts)) == Search(facts)
     given_similarity = similarity or {}
     rankings = [
