@@ -51,7 +51,7 @@ class Adjustment(StrEnum):
     RECALLED_TEXT = "recalled_text"
     # Of assisted episodes (`deltamem.assisted`)
     UNSUPPORTED_TEXT = "unsupported_text"
-    OTHER_PERSON = "other_person"
+    OTHER_SUBJECT = "other_subject"
     REQUEST = "request"
     WRONG_TARGET = "wrong_target"
 

@@ -232,12 +232,18 @@ class ChatReply(Reply):
 
 class _Model(BaseModel):
     id: str
-    # vLLM and SGLang; OpenRouter; Groq. OpenAI itself does not tell.
+    # vLLM and SGLang; OpenRouter; Groq; llama.cpp. OpenAI itself does not tell.
     max_model_len: int | None = None
     context_length: int | None = None
     context_window: int | None = None
+    meta: dict[str, Any] | None = None
     root: str | None = None
     owned_by: str | None = None
+
+    @property
+    def window(self) -> int | None:
+        said = self.max_model_len or self.context_length or self.context_window or (self.meta or {}).get("n_ctx")
+        return said if isinstance(said, int) and said > 0 else None
 
 
 class ModelsReply(Reply):
@@ -249,11 +255,7 @@ class ModelsReply(Reply):
 
     def models(self) -> list[ServedModel]:
         """The models in the server's order."""
-        windows = [model.max_model_len or model.context_length or model.context_window for model in self.data]
-        return [
-            ServedModel(model.id, window, model.root, model.owned_by)
-            for model, window in zip(self.data, windows, strict=True)
-        ]
+        return [ServedModel(model.id, model.window, model.root, model.owned_by) for model in self.data]
 
 
 _BUSY_SECONDS = 30.0  # How long to wait for another process that writes

@@ -87,7 +87,7 @@ def _llm(options: Options, name: str, *, max_retries: int | None = None) -> LLM:
     from deltamem.llm import LLM
 
     further: dict[str, Any] = {} if max_retries is None else {"max_retries": max_retries}
-    return LLM(options.base_url or "", name, api_key_env=options.api_key_env, **further)
+    return LLM(options.base_url or "", name, api_key_env=options.api_key_env, timeout=options.timeout, **further)
 
 
 def _endpoint_policy(

@@ -34,6 +34,7 @@ def _option(help_text: str, metavar: str | None = None, panel: str | None = None
 
 
 _WINDOW = "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split."
+_TIMEOUT = "How long to wait for an answer of the endpoint; a small machine needs minutes for a long session."
 _ROLE = "Role of the messages with search results; services that refuse 'tool' take 'user'."
 _MODE = (
     "How sessions are read: 'react' by a model that was trained for it, 'assisted' by any other, which is asked for one JSON"
@@ -63,6 +64,7 @@ class Options:
         str, _option("Environment variable that holds the endpoint's key, if it needs one.", "VARIABLE", _MODEL)
     ] = "OPENAI_API_KEY"
     window: Annotated[int | None, _option(_WINDOW, "TOKENS", _MODEL, minimum=1)] = None
+    timeout: Annotated[float, _option(_TIMEOUT, "SECONDS", _MODEL, minimum=1)] = 600.0
     temperature: Annotated[float, _option("Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
     mode: Annotated[Literal["auto", "react", "assisted"], _option(_MODE, None, _MODEL)] = "auto"
     tool_role: Annotated[Literal["tool", "user"], _option(_ROLE, None, _MODEL)] = "tool"

@@ -366,8 +366,10 @@ async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
 
 async def test_models_are_listed_with_their_windows() -> None:
     listed = [{"id": "a", "max_model_len": 4096}, {"id": "b", "context_window": 8}, {"id": "c", "owned_by": "x"}]
+    listed += [{"id": "d", "meta": {"n_ctx": 16384}}, {"id": "e", "meta": {"n_ctx": None}}]
     with serve(lambda body: completion("hi"), models=listed) as server:
         models = [ServedModel("a", 4096), ServedModel("b", 8), ServedModel("c", None)]
+        models += [ServedModel("d", 16384), ServedModel("e", None)]
         assert await LLM(server.url, "tiny").models() == models
         with pytest.raises(LLMError, match=r"refused the request .*404 - not found"):
             await LLM(server.url + "/x", "tiny").models()
