@@ -30,11 +30,11 @@ from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
 from deltamem.replies import without_thinking
 from deltamem.sessions import CONTROL_MARK, Role, Session, Turn
-from deltamem.text import content_stems, negations, normalised, salient
+from deltamem.text import content_stems, negations, normalised, salient, words
 
 _MOST_FACTS = 40  # Of one answer: more are repetitions without an end
 _LONGEST_FACT = 400  # Characters
-_SPEAKER = re.compile(r"([^\n:]{1,40}): ")
+_SPEAKER = re.compile(r"([^\W\d_][^\s:]{0,29}(?: [^\s:]{1,30}){0,3}): ")  # Up to four words
 
 
 class AssistedConfig(StrictModel):
@@ -79,13 +79,24 @@ class Talk(NamedTuple):
 
     @classmethod
     def of(cls, session: Session) -> Talk:
-        """In a conversation of two people all turns begin with a name (``Ana: Look!``), which is taken off."""
-        names: dict[Role, set[str]] = {"user": set(), "assistant": set()}
+        """In a conversation of two people all turns begin with their speaker's name (``Ana: Look!``), which is taken off.
+
+        Anything may stand before a colon ("My address: ..."), so the names have to differ, and the owner's has to be the
+        person's name unless both come again.
+        """
+        names: dict[Role, list[str]] = {"user": [], "assistant": []}
         for turn in session.dialogue:
             found = _SPEAKER.match(turn.content)
-            names[turn.role].add(found[1] if found else "")
-        named = {role: next(iter(of)) for role, of in names.items() if len(of) == 1 and "" not in of}
-        person, other = _one_line(session.person_name), named.get("assistant", "assistant")
+            names[turn.role].append(found[1] if found else "")
+        person, other = _one_line(session.person_name), "assistant"
+        named = {role: of[0] for role, of in names.items() if of and of[0] and len(set(of)) == 1}
+        mine, theirs = named.get("user", ""), named.get("assistant", "")
+        of_person = bool(mine) and (_names(person, mine) or _names(mine, person))
+        come_again = len(names["user"]) > 1 and len(names["assistant"]) > 1
+        if not (of_person or (mine and theirs and come_again)) or normalised(mine) == normalised(theirs):
+            named = {}
+        elif theirs and normalised(theirs) != "assistant":
+            other = _one_line(theirs)
         return cls(
             person,
             other,
@@ -112,6 +123,12 @@ def _one_line(text: str) -> str:
     return " ".join(CONTROL_MARK.sub("< ", text).split())
 
 
+def _names(text: str, name: str) -> bool:
+    """Whether a text begins with a name, as whole words."""
+    sought = words(normalised(name))
+    return bool(sought) and words(normalised(text))[: len(sought)] == sought
+
+
 class OwnWords:
     """Whether a fact was said by the person, by its words.
 
@@ -127,10 +144,11 @@ class OwnWords:
 
     def support(self, fact: str, known: str = "") -> tuple[float, float]:
         """Share of a fact's words that the person says, and that anybody says or the text of a known memory has."""
-        words = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
-        if not words:
-            return 1.0, 1.0
-        return len(words & self._own) / len(words), len(words & (self._all | content_stems(known))) / len(words)
+        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
+        if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
+            share = float(bool(content_stems(fact) - self._name))
+            return share, share
+        return len(told & self._own) / len(told), len(told & (self._all | content_stems(known))) / len(told)
 
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""
@@ -204,7 +222,7 @@ def _session_message(talk: Talk, time: datetime) -> Message:
 
 def _comparison_message(person: str, facts: Sequence[tuple[str, Mapping[str, str]]]) -> Message:
     listed = "\n".join(
-        "\n".join((f"{number}. {fact}", *(f"   {note}: {_one_line(text)}" for note, text in notes.items())))
+        "\n".join((f"{number}. {_one_line(fact)}", *(f"   {note}: {_one_line(text)}" for note, text in notes.items())))
         for number, (fact, notes) in enumerate(facts, start=1)
     )
     return Message(role="user", content=load_prompt("assisted_compare").fill(person=person, facts=listed))
@@ -247,30 +265,31 @@ class FactsReading(NamedTuple):
 
 
 _DECODER = json.JSONDecoder(strict=False)
-_LISTS = re.compile(r'\{\s*"facts"\s*:\s*\[')
+_START = re.compile(r'\{|\[(?=\s*["{])')
+_MOST_STARTS = (
+    200  # At which nothing can be read; a failing model may write nothing else, and each costs up to the whole text
+)
 
 
 def read_facts(text: str) -> FactsReading:
     """Read the facts of an answer, whatever stands around them. Never raises.
 
-    A list that was cut, or that has entries which cannot be read, gives what can be.
+    A list that was cut, or that has entries which cannot be read, gives what can be; one without any gives None.
     """
     text = without_thinking(text)
     entries: list[Any] = []
-    listed, whole, position = False, True, 0
-    while (brace := text.find("{", position)) >= 0:
+    listed, failed, whole, position = False, 0, True, 0
+    while failed < _MOST_STARTS and (start := _START.search(text, position)):
         try:
-            value, position = _DECODER.raw_decode(text, brace)
+            value, position = _DECODER.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             # What cannot be read as a whole may hold entries that can.
-            listed, whole, position = listed or _LISTS.match(text, brace) is not None, False, brace + 1
+            failed, whole, position = failed + 1, False, start.end()
             continue
-        if isinstance(value.get("facts"), list):
-            listed = True
-            entries += value["facts"]
-        else:
-            whole = False
-            entries.append(value)
+        found = value.get("facts") if isinstance(value, dict) else value
+        whole = whole and isinstance(value, dict) and isinstance(found, list)
+        listed = listed or isinstance(found, list)
+        entries += found if isinstance(found, list) else [value]
     facts = []
     for entry in entries:
         try:
@@ -280,7 +299,8 @@ def read_facts(text: str) -> FactsReading:
             whole = False
             continue
         facts.append(fact)
-    return FactsReading(tuple(facts) if facts or listed else None, whole and listed)
+    nothing_told = listed and not entries
+    return FactsReading(tuple(facts) if facts or nothing_told else None, whole and listed)
 
 
 class AssistedEpisode:
@@ -378,7 +398,9 @@ class AssistedEpisode:
         for fact in facts[:_MOST_FACTS]:
             if not fact:
                 self._violations.append(Violation.EMPTY_TEXT)
-            elif self._talk.other != "assistant" and normalised(fact).startswith(normalised(self._talk.other)):
+            elif len(fact) > _LONGEST_FACT:  # A copy of the conversation, or a repetition without an end
+                self._violations.append(Violation.BAD_OPERATION)
+            elif self._is_of_other(fact):
                 self.adjustments[Adjustment.OTHER_SUBJECT] += 1
             elif self._is_request(fact):
                 self.adjustments[Adjustment.REQUEST] += 1
@@ -390,10 +412,17 @@ class AssistedEpisode:
                 kept[normalised(fact)] = fact
         return list(kept.values())
 
+    def _is_of_other(self, fact: str) -> bool:
+        """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""
+        person, other = self._talk.person, self._talk.other
+        if other == "assistant" or not _names(fact, other):
+            return False
+        return not (_names(person, other) and _names(fact, person))
+
     def _is_request(self, fact: str) -> bool:
         """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
-        words = fact.removeprefix(self._talk.person).split()
-        return bool(_REQUESTS.intersection(word.casefold() for word in words[:2]))
+        begin = fact.removeprefix(self._talk.person).split()[:2]
+        return bool(_REQUESTS.intersection(word.casefold() for word in begin))
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""
@@ -424,22 +453,27 @@ class AssistedEpisode:
                 self.adjustments[Adjustment.WRONG_TARGET] += 1
             else:
                 targets[place] = near[judgement.note]
-        # Of several facts that concern one memory the nearest rewrites it.
+        facts = self._facts or ()
+        repeats = {place for place, hit in targets.items() if _says_nothing_new(facts[place], hit.memory)}
+        # Of several other facts that concern one memory the nearest rewrites it.
         nearest: dict[str, int] = {}
         for place, hit in targets.items():
+            if place in repeats:
+                continue
             best = nearest.setdefault(hit.memory.id, place)
             if hit.similarity > targets[best].similarity:
                 nearest[hit.memory.id] = place
         operations = []
-        for place, fact in enumerate(self._facts or ()):
+        for place, fact in enumerate(facts):
             target = targets.get(place)
-            if target is None or nearest[target.memory.id] != place:
-                operations.append(Operation(Event.ADD, fact))
-            elif _says_nothing_new(fact, target.memory):
+            if target is not None and place in repeats:
                 operations.append(Operation(Event.NONE, target.memory.text, target.memory.id))
-            else:
+            elif target is not None and nearest[target.memory.id] == place:
                 operations.append(Operation(Event.UPDATE, fact, target.memory.id))
-        checked = check(self._known_ids, operations)
+            else:
+                operations.append(Operation(Event.ADD, fact))
+        # Several facts may repeat one memory.
+        checked = check(self._known_ids, list(dict.fromkeys(operations)))
         self._violations += (Violation(problem.value) for problem in checked.problems)
         self._operations = checked.valid
 
