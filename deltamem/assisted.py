@@ -30,7 +30,7 @@ from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
 from deltamem.replies import without_thinking
 from deltamem.sessions import CONTROL_MARK, Role, Session, Turn
-from deltamem.text import content_stems, negations, normalised, salient, words
+from deltamem.text import Kind, content_stems, negations, normalised, salient, salient_items, stem, words
 
 _MOST_FACTS = 40  # Of one answer: more are repetitions without an end
 _LONGEST_FACT = 400  # Characters
@@ -133,7 +133,8 @@ class OwnWords:
     """Whether a fact was said by the person, by its words.
 
     Enough of them must stand in the person's own lines, or fewer there and enough in the whole conversation: people answer
-    questions and agree to what they are told. Dates do not count, as they are reckoned, nor does the person's name.
+    questions and agree to what they are told. A number must have been said. Dates do not count, as they are reckoned, nor
+    does the person's name. Of the 152 labels of the development set 9 are refused at .5, all for want of words.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -153,7 +154,14 @@ class OwnWords:
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""
         own, anybody = self.support(fact, known)
+        numbers = {item.text for item in salient_items(_DATE_WORDS.sub(" ", fact)) if item.kind is Kind.NUMBER}
+        if least and not numbers <= self._all | self._name | content_stems(known):
+            return False
         return own >= least or (own >= _LEAST_OWN * least and anybody >= least)
+
+    def has(self, word: str) -> bool:
+        """Whether the person says a word, in any form."""
+        return stem(word.casefold()) in self._own
 
 
 _LEAST_OWN = 0.4
@@ -421,8 +429,8 @@ class AssistedEpisode:
 
     def _is_request(self, fact: str) -> bool:
         """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
-        begin = fact.removeprefix(self._talk.person).split()[:2]
-        return bool(_REQUESTS.intersection(word.casefold() for word in begin))
+        verb = fact.removeprefix(self._talk.person).strip().partition(" ")[0].casefold()
+        return verb in _REQUESTS and not self._own_words.has(verb)  # "I asked for a raise" is a fact
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""
@@ -440,21 +448,31 @@ class AssistedEpisode:
                 self._violations.append(Violation.BAD_OPERATION)
         return found
 
+    def _target(self, judgement: _Judgement, near: Mapping[str, Hit]) -> Hit | None:
+        """The memory that a fact repeats or changes; None if the fact is new, or nothing else can be made of the answer."""
+        relation, (note, *_) = judgement.relation.strip().casefold(), [*_IDS.findall(judgement.note), ""]
+        if relation not in _RELATIONS:
+            self._violations.append(Violation.BAD_OPERATION)
+        if not _RELATIONS.get(relation):
+            return None
+        if note not in near:
+            self._violations.append(Violation.UNKNOWN_TARGET)
+            return None
+        if max(hit.similarity for hit in near.values()) - near[note].similarity > _MISFIT:
+            self.adjustments[Adjustment.WRONG_TARGET] += 1
+            return None
+        return near[note]
+
     def _finish(self, judgements: Mapping[int, _Judgement]) -> None:
         """Turn the facts into operations. No fact is lost to a wrong memory: it is added instead."""
-        targets: dict[int, Hit] = {}
-        for place, judgement in judgements.items():
-            if judgement.relation not in ("same", "change"):
-                continue
-            near = self._near[place]
-            if judgement.note not in near:
-                self._violations.append(Violation.UNKNOWN_TARGET)
-            elif max(hit.similarity for hit in near.values()) - near[judgement.note].similarity > _MISFIT:
-                self.adjustments[Adjustment.WRONG_TARGET] += 1
-            else:
-                targets[place] = near[judgement.note]
+        found = {place: self._target(judgement, self._near[place]) for place, judgement in judgements.items()}
+        targets = {place: hit for place, hit in found.items() if hit is not None}
         facts = self._facts or ()
-        repeats = {place for place, hit in targets.items() if _says_nothing_new(facts[place], hit.memory)}
+        repeats = {
+            place
+            for place, hit in targets.items()
+            if _says_nothing_new(facts[place], hit.memory, told=judgements[place].relation.strip().casefold() in _SAME)
+        }
         # Of several other facts that concern one memory the nearest rewrites it.
         nearest: dict[str, int] = {}
         for place, hit in targets.items():
@@ -498,7 +516,13 @@ class AssistedEpisode:
         )
 
 
-_REQUESTS = frozenset("ask asks asked asking wonder wonders wondered wondering thank thanks thanked greeted".split())  # noqa: SIM905 - reads better as text
+_REQUESTS = frozenset({"asks", "asked", "wonders", "wondered", "thanks", "thanked", "greets", "greeted", "requested"})
+
+_SAME = ("same", "repeat")
+_RELATIONS = {"new": False, "change": True, "changed": True, "update": True, "replace": True, **dict.fromkeys(_SAME, True)}
+"""What a model says of a fact, and whether it then concerns a memory."""
+
+_IDS = re.compile(r"[^\s:,;()\[\]\"']+")
 
 _MISFIT = 0.1
 """By how much another memory may be more similar to a fact than the one that it is said to concern."""
@@ -508,12 +532,11 @@ def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _says_nothing_new(fact: str, memory: Memory) -> bool:
-    return (
-        content_stems(fact) <= content_stems(memory.text)
-        and salient(fact) == salient(memory.text)
-        and negations(fact) == negations(memory.text)
-    )
+def _says_nothing_new(fact: str, memory: Memory, *, told: bool) -> bool:
+    """Whether a fact adds nothing to a memory, by its words; if the model has `told` so, one in fewer words too."""
+    new, known = content_stems(fact), content_stems(memory.text)
+    within = len(new) < len(known) and salient(fact) <= salient(memory.text) if told else False
+    return negations(fact) == negations(memory.text) and (within or (new <= known and salient(fact) == salient(memory.text)))
 
 
 AnyEpisode: TypeAlias = Episode | AssistedEpisode

@@ -427,7 +427,9 @@ def test_names_are_told_apart_by_whole_words(person: str, other: str, fact: str,
         (("new", "none"), ("ADD", "Ann lives in Denver.", None), ()),
         (("change", "m7"), ("ADD", "Ann lives in Denver.", None), (Violation.UNKNOWN_TARGET,)),
         (("change", "none"), ("ADD", "Ann lives in Denver.", None), (Violation.UNKNOWN_TARGET,)),
-        (("replace", "m1"), ("ADD", "Ann lives in Denver.", None), ()),
+        (("Change", "[m1]"), ("UPDATE", "Ann lives in Denver.", "m1"), ()),
+        (("update", "m1: Ann lives in Boston."), ("UPDATE", "Ann lives in Denver.", "m1"), ()),
+        (("opposite", "m1"), ("ADD", "Ann lives in Denver.", None), (Violation.BAD_OPERATION,)),
     ],
 )
 def test_a_fact_changes_the_memory_that_the_model_names_or_is_added(
