@@ -724,7 +724,7 @@ def test_a_person_with_the_name_of_an_example_does_not_get_its_facts(person: str
     facts = [fact.replace("Nora", person).replace("Ravi", person) for fact in example_facts(kind)]
     assert len(facts) >= 3
     made = session(("user", text), ("assistant", "Ines: I see." if kind == "people" else "I see."), person=person)
-    assert kept(made, *facts) == []
+    assert not set(facts) & set(kept(made, *facts))
 
 
 @pytest.mark.parametrize(
@@ -739,7 +739,7 @@ def test_a_person_with_the_name_of_an_example_does_not_get_its_facts(person: str
         # Other ways of naming the person than by name are the model's; nothing is lost by them.
         ("Ann", "I have a dog.", ["She has a dog.", "I have a dog too."], ["She has a dog.", "I have a dog too."]),
         # Sessions in other languages, answered in theirs
-        ("小明", "我搬到了北京。", ["小明搬到了北京。", "小明喜欢喝茶。"], ["小明搬到了北京。"]),
+        ("小明", "我搬到了北京。", ["小明搬到了北京。", "小明有31本书。"], ["小明搬到了北京。"]),
         ("Jana", "Ich bin nach Köln gezogen.", ["Jana ist nach Köln gezogen."], ["Jana ist nach Köln gezogen."]),
     ],
 )  # fmt: skip
@@ -763,24 +763,52 @@ def test_what_a_turn_holds_is_text_of_its_line(text: str, own: bool) -> None:
     assert kept(made, "Ann is a queen.") == []
 
 
+UNTOLD = pytest.mark.xfail(reason="words alone do not tell", strict=True)
 TOLD = [
-    # Kept, though nobody said it
+    # Nobody said it
     ("a number", "Ann", "I have some books.", "OK.", "Ann has 31 books.", False),
     ("a number of the example", "Ravi", "I ran a half marathon!", "Wow.", "Ravi ran a half marathon in 1:58.", False),
-    ("a lost negation", "Ann", "I don't smoke.", "OK.", "Ann smokes.", False),
-    ("a suggestion", "Ann", "Which pet should I get?", "Get a grey parrot!", "Ann gets a grey parrot.", False),
-    # Left out, though the person said it
-    ("an age", "Ann", "I'm 42.", "OK.", "Ann is 42 years old.", True),
+    pytest.param("a lost negation", "Ann", "I don't smoke.", "OK.", "Ann smokes.", False, marks=UNTOLD),
+    pytest.param(
+        "a suggestion", "Ann", "Which pet should I get?", "Get a parrot!", "Ann gets a parrot.", False, marks=UNTOLD
+    ),
+    ("of the other", "Ann", "Ann: Wow!", "Ben: I got a job at NASA!", "Ann has a job at NASA.", False),
+    # The person said it
+    ("an age", "Ann", "I'm 42.", "OK, what do you do?", "Ann is 42 years old.", True),
     ("a request to others", "Ann", "I asked my boss for a raise.", "OK.", "Ann asked her boss for a raise.", True),
-    ("inflection", "Ana", "Me mudé a Madrid.", "OK.", "Ana se mudó a Madrid.", True),
-    ("translation", "Ana", "Me gusta mucho el vino.", "OK.", "Ana likes wine a lot.", True),
-    ("the other speaker", "Ann", "Ann: Thanks!", "Ben: Congrats on the job at NASA, Ann!", "Ann has a job at NASA.", True),
+    (
+        "inflection",
+        "Ana",
+        "Me mudé a Madrid el lunes pasado.",
+        "Qué bien, ¡felicidades! ¿Vives allí con alguien?",
+        "Ana se mudó a Madrid.",
+        True,
+    ),
+    (
+        "translation",
+        "Ana",
+        "Me gusta mucho el vino de mi pueblo.",
+        "¿Qué prefieres, tinto o blanco?",
+        "Ana likes wine a lot.",
+        True,
+    ),
+    ("to the owner", "Ann", "Ann: Thanks!", "Ben: Congrats on the job at NASA, Ann!", "Ann has a job at NASA.", True),
 ]
 
 
-@pytest.mark.xfail(reason="words alone do not tell")
-@pytest.mark.parametrize(
-    ("person", "text", "reply", "fact", "right"), [case[1:] for case in TOLD], ids=[case[0] for case in TOLD]
-)
-def test_limits_of_judging_a_fact_by_its_words(person: str, text: str, reply: str, fact: str, right: bool) -> None:
-    assert bool(kept(session(("user", text), ("assistant", reply), person=person), fact)) is right
+@pytest.mark.parametrize(("case", "person", "text", "reply", "fact", "right"), TOLD)
+def test_a_fact_is_judged_by_its_words(case: str, person: str, text: str, reply: str, fact: str, right: bool) -> None:
+    assert (fact in kept(session(("user", text), ("assistant", reply), person=person), fact)) is right, case
+
+
+def test_of_what_the_model_made_up_the_person_s_own_words_stay() -> None:
+    said = session(
+        ("user", "Big change: the firm sent me to Denver, so I live there. And tea? I love tea."), ("assistant", "OK.")
+    )
+    quote = 'Ann said: "Big change: the firm sent me to Denver, so I live there."'
+    assert kept(said, "Ann moved to Denver, Colorado, from her home in New York.", "Ann loves tea.") == [
+        "Ann loves tea.",
+        quote,
+    ]
+    assert kept(said, "Ann has 31 kinds of tea.", "Ann loves tea.") == ["Ann loves tea."], "it is told already"
+    assert kept(said, "Ann owns a yacht.") == []
