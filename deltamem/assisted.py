@@ -434,6 +434,8 @@ class AssistedEpisode:
         self._retrieved.append(tuple(dict.fromkeys(hit.memory.id for ranking in rankings for hit in ranking)))
         for place, (fact, ranking) in enumerate(zip(facts, rankings, strict=True)):
             near = {hit.memory.id: hit for hit in ranking[: self._config.k] if hit.similarity >= self._config.near}
+            # What is quoted may tell several facts, of which a change concerns one.
+            near = {memory_id: hit for memory_id, hit in near.items() if _SAID not in hit.memory.text}
             if near and not any(normalised(fact) == normalised(hit.memory.text) for hit in near.values()):
                 self._near[place] = near
         if not self._near:
@@ -476,7 +478,7 @@ class AssistedEpisode:
         for fact in invented:
             said = self._own_words.sentence(fact, kept.values())
             if said is not None:
-                quoted = f'{self._talk.person} said: "{said}"'
+                quoted = f'{self._talk.person}{_SAID}{said}"'
                 kept.setdefault(normalised(quoted), quoted)
         return list(kept.values())
 
@@ -580,6 +582,8 @@ class AssistedEpisode:
 
 
 _REQUESTS = frozenset({"asks", "asked", "wonders", "wondered", "thanks", "thanked", "greets", "greeted", "requested"})
+
+_SAID = ' said: "'
 
 _SAME = ("same", "repeat")
 _RELATIONS = {"new": False, "change": True, "changed": True, "update": True, "replace": True, **dict.fromkeys(_SAME, True)}

@@ -801,6 +801,14 @@ def test_a_fact_is_judged_by_its_words(case: str, person: str, text: str, reply:
     assert (fact in kept(session(("user", text), ("assistant", reply), person=person), fact)) is right, case
 
 
+def test_what_is_quoted_is_not_changed_but_added_to() -> None:
+    known = {"m1": Memory("m1", 'Ann said: "I cook at a steakhouse and have two kids, Mia and Leo."', TIME)}
+    episode = AssistedEpisode(user("I quit the steakhouse."), known, AssistedConfig())
+    episode.read(listed("Ann quit the steakhouse."))
+    assert episode.compare([[Hit(known["m1"], 0.9)]]) == Finished()
+    assert operations(episode) == [("ADD", "Ann quit the steakhouse.", None)]
+
+
 def test_of_what_the_model_made_up_the_person_s_own_words_stay() -> None:
     said = session(
         ("user", "Big change: the firm sent me to Denver, so I live there. And tea? I love tea."), ("assistant", "OK.")
