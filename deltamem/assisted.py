@@ -12,11 +12,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
@@ -144,8 +144,8 @@ def _names(text: str, name: str) -> bool:
 class OwnWords:
     """Whether a fact was said by the person, by its words.
 
-    Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in the whole
-    conversation: people answer questions and agree to what they are told. What the other person of a conversation of two
+    Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in what
+    they answer or say yes to. What the other person of a conversation of two
     says to the owner counts as theirs. Whatever the words, a number must have been said. Dates do not count, as they are
     reckoned, nor does the person's name. In conversations that are not English only numbers are looked at, for facts may be
     written in another language than they are told. Of the 152 labels of the development set 7 are refused at .5.
@@ -167,6 +167,7 @@ class OwnWords:
             ]
         self._own = frozenset[str]().union(*map(content_stems, own))
         self._all = frozenset[str]().union(*(content_stems(one.text) for one in talk.utterances))
+        self._agreed = self._own.union(*map(content_stems, _agreed(talk.utterances)))
         every = [word.casefold() for one in talk.utterances for word in words(one.text)]
         grammar = sum(word in STOP_WORDS for word in every)
         self._english = len(every) < _FEW_WORDS or grammar >= _LEAST_GRAMMAR * len(every)
@@ -176,12 +177,12 @@ class OwnWords:
         return not found.isdisjoint({"you", "your"}) or not self._name.isdisjoint(map(stem, found))
 
     def support(self, fact: str, known: str = "") -> tuple[float, float]:
-        """Share of a fact's words that the person says, and that anybody says or the text of a known memory has."""
+        """Share of a fact's words that the person says, and that they say or go along with or a known memory has."""
         told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
         if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
             share = float(bool(content_stems(fact) - self._name))
             return share, share
-        return len(told & self._own) / len(told), len(told & (self._all | content_stems(known))) / len(told)
+        return len(told & self._own) / len(told), len(told & (self._agreed | content_stems(known))) / len(told)
 
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""
@@ -217,6 +218,10 @@ _LEAST_OWN = 0.4
 _FEW_WORDS = 12  # Too few to tell a language by
 _LEAST_GRAMMAR = 0.25  # Share of English grammar words (`STOP_WORDS`) in English talk; of other languages it is about .1
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_YES = re.compile(
+    r"\W*(?:yes|yeah|yep|yup|right|exactly|correct|true|indeed|sure|of course|definitely|i do|i am|i did|i have)\b",
+    re.I,
+)
 _FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE)
 _MONTH = "(?:" + "|".join(sorted(MONTHS, key=len, reverse=True)) + ")"
 _DAY = r"[0-3]?\d(?:st|nd|rd|th)?"
@@ -224,6 +229,14 @@ _DATE_WORDS = re.compile(
     rf"\b(?:{_DAY} (?:of )?{_MONTH}|{_MONTH} {_DAY}|{_MONTH}(?= (?:19|20)\d\d)|{'|'.join(WEEKDAYS)}|(?:19|20)\d\d)\b,?",
     re.IGNORECASE,
 )
+
+
+def _agreed(utterances: Sequence[Utterance]) -> Iterator[str]:
+    """What the other says that the person answers, by the question, or agrees to."""
+    for one, reply in pairwise(utterances):
+        if not one.own and reply.own:
+            agrees = _YES.match(reply.text) is not None
+            yield from (said for said in _SENTENCE.split(one.text) if agrees or said.endswith("?"))
 
 
 class _Example(StrictModel):
