@@ -801,6 +801,15 @@ def test_a_fact_is_judged_by_its_words(case: str, person: str, text: str, reply:
     assert (fact in kept(session(("user", text), ("assistant", reply), person=person), fact)) is right, case
 
 
+def test_a_change_does_not_take_names_with_it() -> None:
+    known = {"m1": "Ben is a cook at a steakhouse and has two kids, Mia and Leo.", "m2": "Ben lives in Boston."}
+    quits, moves = "Ben quit the steakhouse.", "Ben lives in Denver."
+    episode = compared(known, quits, moves, similarity={(quits, "m1"): 0.9, (moves, "m2"): 0.9})
+    episode.read(judged(("change", "m1"), ("change", "m2")))
+    assert operations(episode) == [("ADD", quits, None), ("UPDATE", moves, "m2")]
+    assert episode.adjustments[Adjustment.WRONG_TARGET] == 1
+
+
 def test_what_is_quoted_is_not_changed_but_added_to() -> None:
     known = {"m1": Memory("m1", 'Ann said: "I cook at a steakhouse and have two kids, Mia and Leo."', TIME)}
     episode = AssistedEpisode(user("I quit the steakhouse."), known, AssistedConfig())
