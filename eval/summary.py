@@ -18,6 +18,10 @@ from eval.compare.layout import ALL
 from eval.protocols import DEFAULT
 
 
+CLOSED_BOOK = "none"
+"""The system without a memory: what the answerer knows by itself."""
+
+
 class QuestionCounts(BaseModel):
     """How many questions the file has, and what became of them."""
 
@@ -122,6 +126,27 @@ class Summary(BaseModel, extra="allow"):
     def score(self, metric: str, group: str) -> Interval | None:
         """A score of a category or of ``all``; None if the run has none, or if it is withheld."""
         return None if metric in self.withheld else self.scores.get(metric, {}).get(group)
+
+    def label(self, name: str | None = None) -> str:
+        """The `system_label` of the run under a name, its system's if there is no other."""
+        closed = "closed book: known without any memory" if self.system == CLOSED_BOOK else ""
+        return system_label(name or self.system, self.system_facts, "partial" if self.partial else "", closed)
+
+
+def system_label(name: str, facts: Mapping[str, Any], *remarks: str) -> str:
+    """A name with what its numbers must not be read without, in all tables; the name alone where nothing is known.
+
+    After the `remarks` come what `System.facts` says: mode, package, and which optional parts are there or missing.
+    """
+    known = (*remarks, *(str(facts.get(fact, "")) for fact in ("mode", "package")))
+    parts = ((word, ", ".join(optional_parts(facts, there=there))) for word, there in (("with", True), ("without", False)))
+    said = ", ".join([*filter(None, known), *(f"{word} {names}" for word, names in parts if names)])
+    return f"{name} ({said})" if said else name
+
+
+def optional_parts(facts: Mapping[str, Any], *, there: bool) -> list[str]:
+    """The parts of a system, such as mem0's keyword search, that `System.facts` says were there, or were not."""
+    return [name.replace("_", " ") for name, value in facts.items() if value is there]
 
 
 SUMMARY_FILE = "summary.json"
@@ -253,7 +278,7 @@ def category_table(summary: Summary, caption: str, label: Callable[[str], str] =
     """Every score in percent with its interval, a column for each category, whose name the `label` breaks into lines."""
     counts = counted(summary)
     headings = [f"{'overall' if name == ALL else label(name)}\n{count}" for name, count in counts.items()]
-    view = score_table(f"{summary.version.partition(':')[0]}, {summary.system}: %", caption, headings)
+    view = score_table(f"{summary.version.partition(':')[0]}, {summary.label()}: %", caption, headings)
     for metric in summary.scores:
         view.add_row(metric, *score_cells(summary, metric, counts))
     return view

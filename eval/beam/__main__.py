@@ -113,7 +113,7 @@ def table(summary: Summary) -> Table:
     """Scores in percent, one row an ability, as there are ten of them; each with its interval."""
     intervals = drawn_over(summary.questions.groups, "chat")
     caption = f"95% intervals: {intervals}. Recall: whether the text of a passage still holds what was said."
-    title = f"{summary.version.partition(':')[0]}, {summary.system}: %"
+    title = f"{summary.version.partition(':')[0]}, {summary.label()}: %"
     view = score_table(title, caption, summary.scores, corner="questions")
     for name, count in counted(summary).items():
         cells = (score_cells(summary, metric, {name: count})[0] for metric in summary.scores)

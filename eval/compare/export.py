@@ -123,6 +123,6 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
                 "published_data": run.published_data,
                 "data_sha256": summary.data.get("sha256"),
                 **{f"{part}_model": name for part, name in summary.making.models.items()},
-                "without": run.lacks.removeprefix("without "),
+                "without": run.lacks,
                 "commit": summary.making.git_commit,
             }

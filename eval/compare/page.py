@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from deltamem.intervals import Interval
 from eval.compare.layout import ALL
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, load_runs, metric_label
+from eval.compare.runs import FinishedRun, bounds, load_runs, metric_label
 from eval.compare.tables import compare
 from eval.html import (
     BLUE,
@@ -36,6 +36,7 @@ from eval.html import (
     write_page,
 )
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
+from eval.summary import CLOSED_BOOK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

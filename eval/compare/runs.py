@@ -19,10 +19,7 @@ from deltamem.runs import read_records
 from deltamem.text import shortened
 from eval.benchmark import Benchmark
 from eval.records import PassageRecord, PointRecord, QuestionRecord
-from eval.summary import SUMMARY_FILE, Headline, Summary
-
-CLOSED_BOOK = "none"
-"""The system without a memory: what the answerer knows by itself."""
+from eval.summary import CLOSED_BOOK, SUMMARY_FILE, Headline, Summary, optional_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +64,12 @@ class FinishedRun:
     @property
     def lacks(self) -> str:
         """Which parts of the system were not there, such as mem0's keyword search; empty if none."""
-        return self._parts("without", False)
-
-    def _parts(self, beginning: str, there: bool) -> str:
-        parts = [name.replace("_", " ") for name, value in self.summary.system_facts.items() if value is there]
-        return f"{beginning} {', '.join(parts)}" if parts else ""
+        return ", ".join(optional_parts(self.summary.system_facts, there=False))
 
     @property
     def title(self) -> str:
         """The name, with what its numbers must not be read without."""
-        closed = "closed book: known without any memory" if self.summary.system == CLOSED_BOOK else ""
-        partial = "partial" if self.summary.partial else ""
-        facts = self.summary.system_facts
-        made = (*(str(facts.get(fact, "")) for fact in ("mode", "package")), self._parts("with", True))
-        remarks = ", ".join(remark for remark in (partial, closed, *made, self.lacks) if remark)
-        return f"{self.name} ({remarks})" if remarks else self.name
+        return self.summary.label(self.name)
 
 
 def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
@@ -215,7 +203,7 @@ def warnings_of(run: FinishedRun) -> Iterator[str]:
     if summary.scores and summary.data.get("published") is None:
         yield "it is not known whether the data is the published file; the scores do not belong beside published ones"
     if run.lacks and not summary.system_facts.get("warnings"):
-        yield f"{summary.system} ran {run.lacks}"
+        yield f"{summary.system} ran without {run.lacks}"
     if not run.paired:
         yield (
             f"the folder holds {run.recorded:,} questions, the scores are of {scored:,}, and the summary does not say of "

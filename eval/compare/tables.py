@@ -10,8 +10,9 @@ from typing import Any
 from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
 from eval.benchmark import Benchmark
 from eval.compare.layout import ALL, Cell, Column, Row, Table, Variant, columns_of, published_tables
-from eval.compare.runs import CLOSED_BOOK, Card, FinishedRun, bounds, cards, differences
+from eval.compare.runs import Card, FinishedRun, bounds, cards, differences
 from eval.scores import Value, answer_value, retrieval_values, verdict_value
+from eval.summary import CLOSED_BOOK
 
 BASELINES = (CLOSED_BOOK, "full_context", "naive_rag")
 """Systems without which the score of a memory says nothing: what is known without any memory, what the whole

@@ -315,7 +315,7 @@ def extraction_table(summary: Summary) -> Table | None:
     """Extraction in percent, - for systems that extract nothing; None if nothing is judged."""
     if summary.mode != "judged":
         return None
-    title = f"{summary.benchmark}, {summary.system}: extraction, %"
+    title = f"{summary.benchmark}, {summary.label()}: extraction, %"
     headings, metrics = zip(*EXTRACTION.values(), strict=True)
     view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", headings)
     for scope, _, cells in _scoped(summary, metrics, ALL):
@@ -329,7 +329,7 @@ def outcomes_table(summary: Summary) -> Table | None:
         return None
     judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary.more["aggregate"]}
     headings = [f"{heading}{short}" for heading in judges.values() for short in OUTCOMES]
-    title = f"{summary.benchmark}, {summary.system}: updating and questions, %"
+    title = f"{summary.benchmark}, {summary.label()}: updating and questions, %"
     view = score_table(title, SCOPES, ["n", *headings])
     names = [question_metric(judge, name) for judge in judges for name in QA]
     for scope, count, cells in _scoped(summary, UPDATE, ALL):
@@ -349,7 +349,7 @@ def retrieval_table(summary: Summary) -> Table | None:
     if not names:
         return None
     view = score_table(
-        f"{summary.benchmark}, {summary.system}: recall of memory points and lexical scores, %",
+        f"{summary.benchmark}, {summary.label()}: recall of memory points and lexical scores, %",
         f"Questions: {summary.questions.total:,} in the file, {counts[ALL]:,} asked, "
         f"{evidence['questions_with_evidence']:,} with evidence;\n{evidence['linked_to_turns']:,} of their "
         f"{evidence['memory_points']:,} memory points are linked to turns and scored.",

@@ -68,7 +68,7 @@ def table(summary: Summary) -> Table:
     columns[ALL] = sum(columns.values())
     ceiling = summary.more["ceiling"] or {}
     view = score_table(
-        f"{summary.version}, {summary.system}, gold {summary.protocol['gold']}: %",
+        f"{summary.version}, {summary.label()}, gold {summary.protocol['gold']}: %",
         _caption(summary, audited=bool(ceiling)),
         (f"{'overall' if name == ALL else name}\n{count}" for name, count in columns.items()),
     )

@@ -186,7 +186,7 @@ def table(summary: Summary) -> Table:
     spread, counts = summary.more["accuracy_over_runs"], counted(summary)
     labels = {name: LABELS.get(name, name).replace("-", "-\n") for name in counts if name != ALL}
     headings = [f"{label}\n{counts[name]}" for name, label in labels.items()]
-    title = f"{summary.benchmark}, {summary.system} ({summary.mode}): in %"
+    title = f"{summary.benchmark}, {summary.label()}, {summary.mode}: in %"
     view = score_table(title, _caption(summary), [*headings, f"Over-\nall\n{counts[ALL]}"], corner="questions")
     for metric in _metrics(summary.scores):
         view.add_row(

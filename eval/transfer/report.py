@@ -15,7 +15,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.intervals import bootstrap_interval, percent_text
 from deltamem.runs import config_hash, versions
 from eval.records import IngestRecord
-from eval.summary import SUMMARY_FILE
+from eval.summary import SUMMARY_FILE, system_label
 from eval.transfer.data import TransferData, TransferPerson
 from eval.transfer.measures import Counts, Ruler, pooled, question_counts
 from eval.transfer.run import TransferRun
@@ -154,7 +154,8 @@ def _budgets(suites: Iterable[Mapping[str, Any]]) -> list[int]:
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """One run, for the terminal."""
     suites = summary["suites"]
-    table = Table(title=f"{summary['system']}: what it keeps", caption="%, with 95% intervals by session, not by person")
+    title = f"{system_label(summary['system'], summary['provenance'].get('system', {}))}: what it keeps"
+    table = Table(title=title, caption="%, with 95% intervals by session, not by person")
     table.add_column("measure", no_wrap=True)
     for suite, of in suites.items():
         table.add_column(f"{suite}\n{of['sessions']['number']} sessions", justify="right")
@@ -217,7 +218,8 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """
     every = list(summaries.values())
     suites = dict.fromkeys(suite for of in every for suite in of["suites"])
-    titles = {name: _title(name, of["provenance"]["system"]) for name, of in summaries.items()}
+    facts = {name: of["provenance"].get("system", {}) for name, of in summaries.items()}
+    titles = {name: system_label(f"**{name}**", of, str(of.get("model", ""))) for name, of in facts.items()}
     budgets = _budgets(one for of in every for one in of["suites"].values())
     at = "/".join(map(str, budgets))
     heads = ["", "sessions", "memories a session", "found / first k / random k", "by chance", "precision", "recall", "F1"]
@@ -233,12 +235,6 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             lines.append([f"{suite}: {name}", "", "", *cells, *[""] * 7])
         lines += ([f"{suite}: {titles[name]}", *_row(of, budgets)] for name, of in rows.items())
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + warnings(summaries))
-
-
-def _title(name: str, facts: Mapping[str, Any]) -> str:
-    """The name of a run with what its system is, as far as it says so."""
-    said = [str(facts[key]) for key in ("package", "mode", "model") if facts.get(key)]
-    return f"**{name}**" + (f" ({', '.join(said)})" if said else "")
 
 
 def _cell(scores: Mapping[str, Any], *names: str) -> str:

@@ -42,7 +42,7 @@ def table(summary: Summary) -> Table:
     """The scores of each kind of task; those by words and by order are on the page."""
     scores = [name for name in summary.scores if name not in ("word_coverage", "tool_recall_ordered")]
     caption = "coverage is the judge's where one was asked, else by words; 95% intervals over tasks"
-    view = score_table(f"Momento, {summary.system}: %", caption, ["tasks", *(name.replace("_", " ") for name in scores)])
+    view = score_table(f"Momento, {summary.label()}: %", caption, ["tasks", *(name.replace("_", " ") for name in scores)])
     counts = counted(summary)
     cells = [score_cells(summary, name, counts) for name in scores]
     for kind, count, *row in zip(counts, counts.values(), *cells, strict=True):

@@ -86,6 +86,22 @@ def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, 
     assert manifest["benchmark"] == case.kind.name and manifest["prompts"] == {}
 
 
+def test_the_title_of_each_table_names_mode_and_version(case: Case, tmp_path: Path) -> None:
+    with serve(case.script) as server:
+        case.run(tmp_path, *served(server, "naive_rag"))
+    (run,) = load_runs([tmp_path / "out"])
+    for facts, label in (
+        ({"mode": "assisted", "mode_reason": "so"}, "naive_rag (assisted)"),
+        ({"package": "mem0ai 2.2.1", "keyword_search": False}, "naive_rag (mem0ai 2.2.1, without keyword search)"),
+        ({}, "naive_rag"),
+    ):
+        summary = run.summary.model_copy(update={"system_facts": facts})
+        tables = [table for made in case.kind.tables if (table := made(summary)) is not None]
+        titles = [str(table.title) for table in tables if table.title is not None]  # one may go on below another
+        assert len(tables) == len(case.kind.tables) and titles
+        assert all(f", {label}:" in title or f", {label}, " in title for title in titles), titles
+
+
 @on(LOCOMO)
 def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ from eval.transfer import __main__ as command
 from eval.transfer import report
 from eval.transfer.data import PointUpdate, TransferConfig, TransferQuestion, TransferSession, read_people
 from eval.transfer.measures import Ruler, foreign_found, matched, nameless, points_found, question_counts
-from eval.transfer.report import markdown_table, read_summary
+from eval.transfer.report import markdown_table, read_summary, summary_table
 
 RULER = Ruler(CachedEmbedder(StemEmbedder()), threshold=0.65, draws=50, seed=0)
 
@@ -300,6 +300,24 @@ def test_systems_without_a_model_and_the_markdown_table_of_several(
     names = ("copier", "short")
     shown = markdown_table({name: read_summary(tmp_path / name) for name in names})
     assert "**Not comparable**: other sessions in copier and short." in shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"model": "tiny", "mode": "assisted"}, ("(tiny, assisted)", "(assisted)")),
+        ({"package": "mem0ai 2.2.1", "entity_links": True}, ("(mem0ai 2.2.1, with entity links)",) * 2),
+        (None, ("", "")),
+    ],
+)
+def test_both_tables_name_mode_and_version(
+    run: Callable[..., dict[str, Any]], facts: dict[str, Any] | None, said: tuple[str, str]
+) -> None:
+    summary = run("system=naive_rag", "sessions=1")
+    del summary["provenance"]["system"]
+    summary["provenance"] |= {} if facts is None else {"system": facts}
+    assert f"| locomo: {f'**one** {said[0]}'.strip()} |" in markdown_table({"one": summary})
+    assert summary_table(summary).title == f"{f'naive_rag {said[1]}'.strip()}: what it keeps"
 
 
 def test_what_cannot_be_run_or_compared_is_said_in_a_sentence(
