@@ -17,7 +17,6 @@ from deltamem.runs import atomic_writer
 from eval.compare.layout import ALL
 from eval.protocols import DEFAULT
 
-
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""
 
