@@ -127,7 +127,10 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 def test_each_process_of_a_private_server_has_a_limit_of_memory(server_url: str) -> None:
     _, server = served(server_url)
     for process in (server, *server.children()):
-        limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+        try:
+            limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # a worker that autovacuum needed for a moment
+            continue
         assert [line.split()[3] for line in limits if line.startswith("Max data size")] == [str(MOST_MEMORY)]
 
 
