@@ -5,8 +5,8 @@
     DELTAMEM_GGUF=models/x.gguf DELTAMEM_CHATS=all pytest ...     # by another model, which shows what it misses
 
 Each chat prints a line: how many memories there are, how long it took, and what is wrong. A model of this size does not get
-all right (docs/models.md has what it gets), and processors differ in the last bits and so in greedy answers. So what is asserted
-leaves room: half of the facts, and one slip in six chats of the assistant's words or of a fact that is kept twice.
+all right (docs/models.md has what it gets), and processors differ in the last bits and so in greedy answers. So what is
+asserted leaves room: half of the facts, and one slip in six chats of the assistant's words or of a fact that is kept twice.
 """
 
 from __future__ import annotations
