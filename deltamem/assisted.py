@@ -486,14 +486,18 @@ class AssistedEpisode:
                 invented.append(fact)
             elif normalised(fact) in kept:
                 self._violations.append(Violation.DUPLICATE_OPERATION)
+            elif _FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._talk.person):
+                kept[normalised(fact)] = self._quote(fact)  # A line that was copied does not say whose it is
             else:
                 kept[normalised(fact)] = fact
         for fact in invented:
             said = self._own_words.sentence(fact, kept.values())
             if said is not None:
-                quoted = f'{self._talk.person}{_SAID}{said}"'
-                kept.setdefault(normalised(quoted), quoted)
+                kept.setdefault(normalised(said), self._quote(said))
         return list(kept.values())
+
+    def _quote(self, said: str) -> str:
+        return f'{self._talk.person}{_SAID}{said}"'
 
     def _is_of_other(self, fact: str) -> bool:
         """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""

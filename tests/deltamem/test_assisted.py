@@ -737,7 +737,7 @@ def test_a_person_with_the_name_of_an_example_does_not_get_its_facts(person: str
         ("user-42", "I moved to Rome.", ["user-42 moved to Rome."], ["user-42 moved to Rome."]),
         ("user-42", "I moved to Rome.", ["The user moved to Rome.", "user-42 owns a boat."], ["The user moved to Rome."]),
         # Other ways of naming the person than by name are the model's; nothing is lost by them.
-        ("Ann", "I have a dog.", ["She has a dog.", "I have a dog too."], ["She has a dog.", "I have a dog too."]),
+        ("Ann", "I have a dog.", ["She has a dog.", "A dog I have."], ["She has a dog.", 'Ann said: "A dog I have."']),
         # Sessions in other languages, answered in theirs
         ("小明", "我搬到了北京。", ["小明搬到了北京。", "小明有31本书。"], ["小明搬到了北京。"]),
         ("Jana", "Ich bin nach Köln gezogen.", ["Jana ist nach Köln gezogen."], ["Jana ist nach Köln gezogen."]),
