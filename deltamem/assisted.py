@@ -25,7 +25,7 @@ from deltamem.bank.base import Hit
 from deltamem.config import StrictModel
 from deltamem.dedup import Adjustment
 from deltamem.endpoint import AnswerSchema
-from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, Violation
+from deltamem.episode import Episode, EpisodeConfig, EpisodeLog, Finished, Message, Search, Violation
 from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
 from deltamem.replies import without_thinking
@@ -74,7 +74,7 @@ class AssistedConfig(StrictModel):
 _PROMPTS = ("assisted", "assisted_session", "assisted_compare")
 
 
-class Utterance(NamedTuple):
+class NamedTurn(NamedTuple):
     """One turn as the model sees it."""
 
     speaker: str
@@ -82,15 +82,15 @@ class Utterance(NamedTuple):
     own: bool  # Whether the owner of the memory says it
 
 
-class Talk(NamedTuple):
+class NamedDialogue(NamedTuple):
     """The turns of a session with their speakers."""
 
     person: str
     other: str  # "assistant", or the name of the other person
-    utterances: tuple[Utterance, ...]
+    utterances: tuple[NamedTurn, ...]
 
     @classmethod
-    def of(cls, session: Session) -> Talk:
+    def of(cls, session: Session) -> NamedDialogue:
         """In a conversation of two people all turns begin with their speaker's name (``Ana: Look!``), which is taken off.
 
         Anything may stand before a colon ("My address: ..."), so the names have to differ, and the owner's has to be the
@@ -113,7 +113,7 @@ class Talk(NamedTuple):
             person,
             other,
             tuple(
-                Utterance(
+                NamedTurn(
                     person if turn.role == "user" else other,
                     _one_line(turn.content[len(named[turn.role]) + 2 :] if turn.role in named else turn.content),
                     turn.role == "user",
@@ -151,24 +151,24 @@ class OwnWords:
     written in another language than they are told. Of the 152 labels of the development set 7 are refused at .5.
     """
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, dialogue: NamedDialogue) -> None:
         """Take the lines apart."""
-        self._name = content_stems(talk.person)
-        own = [one.text for one in talk.utterances if one.own]
+        self._name = content_stems(dialogue.person)
+        own = [one.text for one in dialogue.utterances if one.own]
         self._sentences = [
             said
             for text in own
             for said in _SENTENCE.split(text)
             if len(said) <= _LONGEST_FACT and not said.endswith("?") and _FIRST_PERSON.search(said)
         ]
-        if talk.other != "assistant":
+        if dialogue.other != "assistant":
             own += [
-                told for one in talk.utterances if not one.own for told in _SENTENCE.split(one.text) if self._is_to(told)
+                told for one in dialogue.utterances if not one.own for told in _SENTENCE.split(one.text) if self._is_to(told)
             ]
         self._own = frozenset[str]().union(*map(content_stems, own))
-        self._all = frozenset[str]().union(*(content_stems(one.text) for one in talk.utterances))
-        self._agreed = self._own.union(*map(content_stems, _agreed(talk.utterances)))
-        every = [word.casefold() for one in talk.utterances for word in words(one.text)]
+        self._all = frozenset[str]().union(*(content_stems(one.text) for one in dialogue.utterances))
+        self._agreed = self._own.union(*map(content_stems, _agreed(dialogue.utterances)))
+        every = [word.casefold() for one in dialogue.utterances for word in words(one.text)]
         grammar = sum(word in STOP_WORDS for word in every)
         self._english = len(every) < _FEW_WORDS or grammar >= _LEAST_GRAMMAR * len(every)
 
@@ -231,7 +231,7 @@ _DATE_WORDS = re.compile(
 )
 
 
-def _agreed(utterances: Sequence[Utterance]) -> Iterator[str]:
+def _agreed(utterances: Sequence[NamedTurn]) -> Iterator[str]:
     """What the other says that the person answers, by the question, or agrees to."""
     for one, reply in pairwise(utterances):
         if not one.own and reply.own:
@@ -247,9 +247,9 @@ class _Example(StrictModel):
     facts: list[tuple[int, str]]
 
     def messages(self) -> list[Message]:
-        talk = Talk.of(Session("", self.person, self.time, tuple(Turn(*turn) for turn in self.turns)))
+        dialogue = NamedDialogue.of(Session("", self.person, self.time, tuple(Turn(*turn) for turn in self.turns)))
         facts = {"facts": [{"line": line, "fact": fact} for line, fact in self.facts]}
-        return [_session_message(talk, self.time), _answer(facts)]
+        return [_session_message(dialogue, self.time), _answer(facts)]
 
 
 class _Comparison(StrictModel):
@@ -286,11 +286,13 @@ def _answer(value: Mapping[str, Any]) -> Message:
     return Message(role="assistant", content=json.dumps(value, ensure_ascii=False))
 
 
-def _session_message(talk: Talk, time: datetime) -> Message:
+def _session_message(dialogue: NamedDialogue, time: datetime) -> Message:
     prompt = load_prompt("assisted_session")
     when = f"{time:%A}, {time.day} {time:%B %Y, %H:%M}"
-    other = "the assistant" if talk.other == "assistant" else talk.other
-    return Message(role="user", content=prompt.fill(time=when, dialogue=talk.lines(), person=talk.person, other=other))
+    other = "the assistant" if dialogue.other == "assistant" else dialogue.other
+    return Message(
+        role="user", content=prompt.fill(time=when, dialogue=dialogue.lines(), person=dialogue.person, other=other)
+    )
 
 
 def _comparison_message(person: str, facts: Sequence[tuple[str, Mapping[str, str]]]) -> Message:
@@ -301,15 +303,14 @@ def _comparison_message(person: str, facts: Sequence[tuple[str, Mapping[str, str
     return Message(role="user", content=load_prompt("assisted_compare").fill(person=person, facts=listed))
 
 
-def opening_messages(session: Session, config: AssistedConfig) -> list[Message]:
+def _opening_messages(dialogue: NamedDialogue, time: datetime, config: AssistedConfig) -> list[Message]:
     """The messages with which an assisted episode begins; the last one holds the session."""
-    talk = Talk.of(session)
-    kind = "assistant" if talk.other == "assistant" else "people"
+    kind = "assistant" if dialogue.other == "assistant" else "people"
     examples = [example for example in _examples().sessions if config.examples and example.kind == kind]
     return [
         Message(role="system", content=load_prompt("assisted").text),
         *(message for example in examples for message in example.messages()),
-        _session_message(talk, session.time),
+        _session_message(dialogue, time),
     ]
 
 
@@ -376,26 +377,20 @@ def read_facts(text: str) -> FactsReading:
     return FactsReading(tuple(facts) if facts or nothing_told else None, whole and listed)
 
 
-class AssistedEpisode:
+class AssistedEpisode(EpisodeLog):
     """One session read by one question, and a second one if memories are near; in the place of `Episode`."""
 
     def __init__(self, session: Session, known_ids: Collection[str], config: AssistedConfig) -> None:
         """Begin an episode; `known_ids` are those of the memory state before the session."""
-        self.messages: list[Message] = opening_messages(session, config)
-        """What the model is asked now."""
+        self._dialogue = NamedDialogue.of(session)
+        super().__init__(_opening_messages(self._dialogue, session.time, config))
         self.adjustments: Counter[Adjustment] = Counter()
         """How many facts were left out or not written where the model wanted them, by reason."""
-        self._talk = Talk.of(session)
-        self._own_words = OwnWords(self._talk)
+        self._own_words = OwnWords(self._dialogue)
         self._known_ids = known_ids
         self._config = config
-        self._asked: list[Message] = []  # In the questions before
         self._facts: tuple[str, ...] | None = None
         self._near: dict[int, dict[str, Hit]] = {}  # By place of a fact the memories that it is compared with
-        self._retrieved: list[tuple[str, ...]] = []
-        self._operations: tuple[Operation, ...] | None = None
-        self._violations: list[Violation] = []
-        self._failure: str | None = None
 
     @property
     def schema(self) -> AnswerSchema | None:
@@ -404,7 +399,7 @@ class AssistedEpisode:
             return None
         if self._facts is None:
             fact = {"line": {"type": "integer"}, "fact": {"type": "string", "maxLength": _LONGEST_FACT}}
-            lines = sum(one.own for one in self._talk.utterances)
+            lines = sum(one.own for one in self._dialogue.utterances)
             facts = {"type": "array", "items": _closed(fact), "maxItems": min(_MOST_FACTS, 4 + 2 * lines)}
             return AnswerSchema("facts", _closed({"facts": facts}), "The facts that the person tells.")
         judgements = {
@@ -444,6 +439,7 @@ class AssistedEpisode:
     def compare(self, rankings: Sequence[Sequence[Hit]]) -> Finished | None:
         """Take what the search found for each fact; None if the model has to be asked once more, with the new `messages`."""
         facts = self._facts or ()
+        self._queries.append(facts)
         self._retrieved.append(tuple(dict.fromkeys(hit.memory.id for ranking in rankings for hit in ranking)))
         for place, (fact, ranking) in enumerate(zip(facts, rankings, strict=True)):
             near = {hit.memory.id: hit for hit in ranking[: self._config.k] if hit.similarity >= self._config.near}
@@ -459,7 +455,7 @@ class AssistedEpisode:
             Message(role="system", content=load_prompt("assisted").text),
             *(_examples().comparison.messages() if self._config.examples else ()),
             _comparison_message(
-                self._talk.person,
+                self._dialogue.person,
                 [
                     (facts[place], {memory_id: hit.memory.text for memory_id, hit in hits.items()})
                     for place, hits in self._near.items()
@@ -486,7 +482,7 @@ class AssistedEpisode:
                 invented.append(fact)
             elif normalised(fact) in kept:
                 self._violations.append(Violation.DUPLICATE_OPERATION)
-            elif _FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._talk.person):
+            elif _FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._dialogue.person):
                 kept[normalised(fact)] = self._quote(fact)  # A line that was copied does not say whose it is
             else:
                 kept[normalised(fact)] = fact
@@ -497,18 +493,18 @@ class AssistedEpisode:
         return list(kept.values())
 
     def _quote(self, said: str) -> str:
-        return f'{self._talk.person}{_SAID}{said}"'
+        return f'{self._dialogue.person}{_SAID}{said}"'
 
     def _is_of_other(self, fact: str) -> bool:
         """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""
-        person, other = self._talk.person, self._talk.other
+        person, other = self._dialogue.person, self._dialogue.other
         if other == "assistant" or not _names(fact, other):
             return False
         return not (_names(person, other) and _names(fact, person))
 
     def _is_request(self, fact: str) -> bool:
         """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
-        verb = fact.removeprefix(self._talk.person).strip().partition(" ")[0].casefold()
+        verb = fact.removeprefix(self._dialogue.person).strip().partition(" ")[0].casefold()
         return verb in _REQUESTS and not self._own_words.has(verb)  # "I asked for a raise" is a fact
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
@@ -538,7 +534,7 @@ class AssistedEpisode:
             self._violations.append(Violation.UNKNOWN_TARGET)
             return None
         hit = near[note]
-        shared = (content_stems(fact) & content_stems(hit.memory.text)) - content_stems(self._talk.person)
+        shared = (content_stems(fact) & content_stems(hit.memory.text)) - content_stems(self._dialogue.person)
         best = max(other.similarity for other in near.values())
         lost, come = _names_of(hit.memory.text) - _names_of(fact), _names_of(fact) - _names_of(hit.memory.text)
         # A memory whose names the fact drops and puts none in their place tells more than what changes.
@@ -579,26 +575,6 @@ class AssistedEpisode:
         checked = check(self._known_ids, list(dict.fromkeys(operations)))
         self._violations += (Violation(problem.value) for problem in checked.problems)
         self._operations = checked.valid
-
-    def stop(self, violation: Violation) -> None:
-        """End the episode from outside, for example because the context is full."""
-        self._violations.append(violation)
-
-    def fail(self, reason: str) -> None:
-        """Record that our own machinery broke; the trajectory then carries the reason."""
-        self._failure = reason
-
-    @property
-    def trajectory(self) -> Trajectory:
-        """The episode so far; its queries are those that were made for the model."""
-        return Trajectory(
-            messages=(*self._asked, *self.messages),
-            queries=((self._facts or ()),) * len(self._retrieved),
-            retrieved_ids=tuple(self._retrieved),
-            operations=self._operations,
-            violations=tuple(self._violations),
-            failure=self._failure,
-        )
 
 
 _REQUESTS = frozenset({"asks", "asked", "wonders", "wondered", "thanks", "thanked", "greets", "greeted", "requested"})

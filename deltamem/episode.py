@@ -403,21 +403,51 @@ def format_memories(memories: Sequence[Memory], fields: Sequence[MemoryField]) -
     return f"[{', '.join(records)}]"
 
 
-class Episode:
-    """One ReAct run over one session."""
+class EpisodeLog:
+    """What happened in an episode, of whichever kind."""
 
-    def __init__(self, session: Session, known_ids: Collection[str], config: EpisodeConfig) -> None:
-        """Begin an episode; `known_ids` are those of the memory state before the session."""
-        self._known_ids = known_ids
-        self._config = config
-        self.messages: list[Message] = opening_messages(session, config)
-        self._turns = 0
-        self._refused_in_a_row = 0
+    def __init__(self, messages: list[Message]) -> None:
+        """Begin with the messages that open it."""
+        self.messages = messages
+        """What the model is asked now."""
+        self._asked: list[Message] = []  # In questions before, of episodes whose questions stand by themselves
         self._queries: list[tuple[str, ...]] = []
         self._retrieved: list[tuple[str, ...]] = []
         self._operations: tuple[Operation, ...] | None = None
         self._violations: list[Violation] = []
         self._failure: str | None = None
+
+    def stop(self, violation: Violation) -> None:
+        """End the episode from outside, for example because the context is full."""
+        self._violations.append(violation)
+
+    def fail(self, reason: str) -> None:
+        """Record that our own machinery broke; the trajectory then carries the reason."""
+        self._failure = reason
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The episode so far."""
+        return Trajectory(
+            messages=(*self._asked, *self.messages),
+            queries=tuple(self._queries),
+            retrieved_ids=tuple(self._retrieved),
+            operations=self._operations,
+            violations=tuple(self._violations),
+            failure=self._failure,
+        )
+
+
+class Episode(EpisodeLog):
+    """One ReAct run over one session."""
+
+    def __init__(self, session: Session, known_ids: Collection[str], config: EpisodeConfig) -> None:
+        """Begin an episode; `known_ids` are those of the memory state before the session."""
+        super().__init__(opening_messages(session, config))
+        self._known_ids = known_ids
+        self._config = config
+        self._turns = 0
+        self._refused_in_a_row = 0
 
     def read(self, text: str, *, truncated: bool = False) -> Search | Refused | Finished:
         """Take one assistant text, see `read_turn`; `truncated` if the engine stopped at a token limit.
@@ -456,26 +486,6 @@ class Episode:
         message = Message(role="tool", content=format_memories(memories, self._config.memory_fields))
         self.messages.append(message)
         return message
-
-    def stop(self, violation: Violation) -> None:
-        """End the episode from outside, for example because the context is full."""
-        self._violations.append(violation)
-
-    def fail(self, reason: str) -> None:
-        """Record that our own machinery broke; the trajectory then carries the reason."""
-        self._failure = reason
-
-    @property
-    def trajectory(self) -> Trajectory:
-        """The episode so far."""
-        return Trajectory(
-            messages=tuple(self.messages),
-            queries=tuple(self._queries),
-            retrieved_ids=tuple(self._retrieved),
-            operations=self._operations,
-            violations=tuple(self._violations),
-            failure=self._failure,
-        )
 
 
 def session_fields(labelled: LabelledSession | str) -> dict[str, Any]:

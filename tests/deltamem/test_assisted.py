@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from episode_texts import WordEmbedder, search
-from heldout_cases import people
+from episode_texts import WordEmbedder
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rule_model import answer
-from scripted_server import Reply, completion, is_check, serve
+from scripted_server import Reply, completion, serve
 
 from deltamem import assisted
 from deltamem.assisted import (
     AssistedConfig,
     AssistedEpisode,
     FactsReading,
+    NamedDialogue,
     OwnWords,
-    Talk,
     begin_episode,
-    opening_messages,
     read_facts,
 )
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore
 from deltamem.dedup import MARK, Adjustment
-from deltamem.episode import EpisodeConfig, Finished, Message, Search, Violation
+from deltamem.episode import Finished, Search, Violation
 from deltamem.ingest import Outcome
 from deltamem.llm import LLM
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import Memory, MemoryState, apply
-from deltamem.policy import Completion, EndpointPolicy, run_episodes
+from deltamem.policy import EndpointPolicy
 from deltamem.sessions import CONTROL_MARK, Session, Turn
 from deltamem.text import content_stems
 
@@ -179,7 +175,7 @@ def test_garbage_is_read_in_linear_time(piece: str, monkeypatch: pytest.MonkeyPa
 
 
 def shown(*said: tuple[str, str], person: str = "Ann") -> str:
-    return Talk.of(session(*said, person=person)).lines()
+    return NamedDialogue.of(session(*said, person=person)).lines()
 
 
 @pytest.mark.parametrize(
@@ -241,13 +237,13 @@ HOSTILE = st.lists(
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), HOSTILE | st.text())), HOSTILE)
 def test_no_text_poses_as_another_line_or_mark(said: list[tuple[str, str]], person: str) -> None:
     made = session(*said, person=person)
-    talk = Talk.of(made)
+    talk = NamedDialogue.of(made)
     lines = talk.lines().splitlines()
     assert len(lines) == len(said)
     own = [line for line, (role, _) in zip(lines, said, strict=True) if role == "user"]
     assert all(line.startswith(f"[{number}] {talk.person}: ") for number, line in enumerate(own, 1))
     assert not any(line.startswith("[") for line, (role, _) in zip(lines, said, strict=True) if role == "assistant")
-    assert not CONTROL_MARK.search(opening_messages(made, AssistedConfig())[-1]["content"])
+    assert not CONTROL_MARK.search(AssistedEpisode(made, (), AssistedConfig()).messages[-1]["content"])
 
 
 @given(HOSTILE, HOSTILE)
@@ -301,7 +297,7 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> None:
 
 def test_ingredients_can_be_left_out() -> None:
     made = user("Hi")
-    assert len(opening_messages(made, AssistedConfig(examples=False))) == 2
+    assert len(AssistedEpisode(made, (), AssistedConfig(examples=False)).messages) == 2
     assert AssistedEpisode(made, (), AssistedConfig(schema_bound=False)).schema is None
     with_examples, without = AssistedConfig().prompt_hashes, AssistedConfig(examples=False).prompt_hashes
     assert with_examples.keys() - without.keys() == {"assisted_examples"}
@@ -325,17 +321,17 @@ def test_ingredients_can_be_left_out() -> None:
     ],
 )
 def test_a_fact_needs_words_of_the_person(text: str, fact: str, held: bool) -> None:
-    assert OwnWords(Talk.of(session(("user", text), ("assistant", "I see.")))).holds(fact, 0.5) is held
+    assert OwnWords(NamedDialogue.of(session(("user", text), ("assistant", "I see.")))).holds(fact, 0.5) is held
 
 
 def test_what_only_the_assistant_says_is_not_kept() -> None:
     made = session(("user", "Which pet is best?"), ("assistant", "You could get a grey parrot from the shelter."))
-    assert not OwnWords(Talk.of(made)).holds("Ann gets a grey parrot from the shelter.", 0.5)
+    assert not OwnWords(NamedDialogue.of(made)).holds("Ann gets a grey parrot from the shelter.", 0.5)
 
 
 @given(st.text(), st.text(), st.text(), st.floats(0, 1))
 def test_support_is_a_share(person: str, text: str, fact: str, least: float) -> None:
-    own_words = OwnWords(Talk.of(session(("user", text), ("assistant", "ok"), person=person)))
+    own_words = OwnWords(NamedDialogue.of(session(("user", text), ("assistant", "ok"), person=person)))
     own, anybody = own_words.support(fact)
     assert 0 <= own <= anybody <= 1
     assert own_words.holds(fact, 0)
@@ -654,51 +650,6 @@ async def test_an_answer_without_a_readable_fact_is_asked_for_again() -> None:
     assert done.outcome is Outcome.APPLIED and [each.text for each in memory.state().memories] == ["Ann drinks tea."]
 
 
-# React mode is as it was before there was another one
-
-REACT_DIGEST = "6c1a73f356986e160c0d1bbb4b8b9d8d94921c61f883b11015d4989afa85fcd5"
-"""sha256 of all requests of the test below, computed by the code of commit 34cf7f8, which knew no modes."""
-
-
-async def test_requests_of_react_mode_have_not_changed() -> None:
-    requests: list[object] = []
-
-    class Recording:
-        name = "recording"
-
-        def __init__(self, write: Callable[[Sequence[Mapping[str, str]]], str]) -> None:
-            self._write = write
-
-        async def complete(self, messages: Sequence[Message]) -> Completion:
-            request = [{"role": message["role"], "content": message["content"]} for message in messages]
-            requests.append(request)
-            return Completion(self._write(request), truncated=False, tokens=1)
-
-    def searches(messages: Sequence[Mapping[str, str]]) -> str:
-        return "Sure." if len(messages) > 4 else search("dog called Rex", "baker in Oslo")
-
-    for config in (EpisodeConfig(), EpisodeConfig("manager_direct", "session_compact", k=1, thinking=False)):
-        await run_episodes(people(3, 2), Recording(searches), WordEmbedder(), config, max_concurrency=1)
-    for window in (None, 2300):
-        settings = ManagerSettings(person_name="Ann", window_tokens=window)
-        memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", Recording(answer), settings)
-        filler = ["The weather was fine and we talked about <think> once more. " * 3] * 12
-        for day, said in enumerate(
-            (["My city is Boston."], ["Ann: my city is Denver.", *filler, "My dog is Rex."], ["Hm."])
-        ):
-            turns = [turn for text in said for turn in (Turn("user", text), Turn("assistant", "Ann's city is Boston."))]
-            await memory.ingest(memory.session(f"s{day}", TIME + timedelta(days=day), turns))
-    with serve(lambda body: completion("Hello." if is_check(body) else answer(body["messages"]))) as server:
-        policy = EndpointPolicy(LLM(server.url, "tiny"), temperature=0.0, seed=1)
-        memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", policy, ManagerSettings(mode="react"))
-        for day, said in enumerate((["My city is Boston."], ["My city is Denver."])):
-            turns = [turn for text in said for turn in (Turn("user", text), Turn("assistant", "I see."))]
-            await memory.ingest(memory.session(f"s{day}", TIME + timedelta(days=day), turns))
-        requests += ({key: body[key] for key in body if key not in ("_key", "_path")} for body in server.requests)
-    assert len(requests) == 52
-    assert hashlib.sha256(json.dumps(requests).encode()).hexdigest() == REACT_DIGEST
-
-
 # Bad manners and hostile words
 
 
@@ -709,7 +660,7 @@ def kept(said: Session, *facts: str) -> list[str]:
 
 def example_facts(kind: str) -> list[str]:
     made = user("hi") if kind == "assistant" else session(("user", "Ann: hi"), ("assistant", "Ben: hi"))
-    return list(read_facts(opening_messages(made, AssistedConfig())[2]["content"]).facts or ())
+    return list(read_facts(AssistedEpisode(made, (), AssistedConfig()).messages[2]["content"]).facts or ())
 
 
 @pytest.mark.parametrize(
@@ -755,7 +706,7 @@ def test_common_words_as_names_ids_pronouns_and_languages(
 )
 def test_what_a_turn_holds_is_text_of_its_line(text: str, own: bool) -> None:
     made = session(("user", "Hi"), ("user" if own else "assistant", text), ("user", "Bye"))
-    lines = opening_messages(made, AssistedConfig())[-1]["content"].splitlines()
+    lines = AssistedEpisode(made, (), AssistedConfig()).messages[-1]["content"].splitlines()
     number = 3 if own else 2
     begin = "[2] Ann" if own else "assistant"
     assert [line for line in lines if text in line] == [f"{begin}: {text}"]
