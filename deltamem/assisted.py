@@ -144,11 +144,11 @@ def _names(text: str, name: str) -> bool:
 class OwnWords:
     """Whether a fact was said by the person, by its words.
 
-    Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in what
-    they answer or say yes to. What the other person of a conversation of two
-    says to the owner counts as theirs. Whatever the words, a number must have been said. Dates do not count, as they are
-    reckoned, nor does the person's name. In conversations that are not English only numbers are looked at, for facts may be
-    written in another language than they are told. Of the 152 labels of the development set 7 are refused at .5.
+    Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in the questions
+    that they answer. What they say yes to, and what the other person of a conversation of two says to them, counts as
+    theirs. Whatever the words, a number must have been said. Dates do not count, as they are reckoned, nor does the person's
+    name. In conversations that are not English only numbers are looked at, for facts may be written in another language than
+    they are told. Of the 152 labels of the development set 8 are refused at .5.
     """
 
     def __init__(self, dialogue: NamedDialogue) -> None:
@@ -161,13 +161,14 @@ class OwnWords:
             for said in _SENTENCE.split(text)
             if len(said) <= _LONGEST_FACT and not said.endswith("?") and _FIRST_PERSON.search(said)
         ]
+        taken_up = list(_taken_up(dialogue))
+        own += [said for said, agrees in taken_up if agrees]
         if dialogue.other != "assistant":
-            own += [
-                told for one in dialogue.utterances if not one.own for told in _SENTENCE.split(one.text) if self._is_to(told)
-            ]
+            others = [said for one in dialogue.utterances if not one.own for said in _SENTENCE.split(one.text)]
+            own += filter(self._is_to, others)
         self._own = frozenset[str]().union(*map(content_stems, own))
+        self._answered = self._own.union(*(content_stems(said) for said, _ in taken_up))
         self._all = frozenset[str]().union(*(content_stems(one.text) for one in dialogue.utterances))
-        self._agreed = self._own.union(*map(content_stems, _agreed(dialogue.utterances)))
         every = [word.casefold() for one in dialogue.utterances for word in words(one.text)]
         grammar = sum(word in STOP_WORDS for word in every)
         self._english = len(every) < _FEW_WORDS or grammar >= _LEAST_GRAMMAR * len(every)
@@ -182,7 +183,7 @@ class OwnWords:
         if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
             share = float(bool(content_stems(fact) - self._name))
             return share, share
-        return len(told & self._own) / len(told), len(told & (self._agreed | content_stems(known))) / len(told)
+        return len(told & self._own) / len(told), len(told & (self._answered | content_stems(known))) / len(told)
 
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""
@@ -231,12 +232,12 @@ _DATE_WORDS = re.compile(
 )
 
 
-def _agreed(utterances: Sequence[NamedTurn]) -> Iterator[str]:
-    """What the other says that the person answers, by the question, or agrees to."""
-    for one, reply in pairwise(utterances):
+def _taken_up(dialogue: NamedDialogue) -> Iterator[tuple[str, bool]]:
+    """What the other says that the person answers, by the question, or agrees to; and whether they agree."""
+    for one, reply in pairwise(dialogue.utterances):
         if not one.own and reply.own:
             agrees = _YES.match(reply.text) is not None
-            yield from (said for said in _SENTENCE.split(one.text) if agrees or said.endswith("?"))
+            yield from ((said, agrees) for said in _SENTENCE.split(one.text) if agrees or said.endswith("?"))
 
 
 class _Example(StrictModel):

@@ -752,6 +752,40 @@ def test_a_fact_is_judged_by_its_words(case: str, person: str, text: str, reply:
     assert (fact in kept(session(("user", text), ("assistant", reply), person=person), fact)) is right, case
 
 
+@pytest.mark.parametrize(
+    ("known", "similarity", "named", "changes"),
+    [
+        ("Ann lives by herself.", 0.8, "m1", True),
+        ("Ann lives by herself.", 0.65, "m1", False),  # m2 at .8 is nearer by more than .1
+        ("Ann has a dog.", 0.59, "m1", False),  # shares no word
+        ("Ann has a dog.", 0.61, "m1", True),
+        ("Ann lives by herself.", 0.59, "m1", True),  # shares one
+    ],
+)
+def test_which_memory_a_change_may_concern(known: str, similarity: float, named: str, changes: bool) -> None:
+    fact = "Ann lives in Denver."
+    others = {"m2": "Ann lives in Boston."} if similarity == 0.65 else {}
+    near = {(fact, "m1"): similarity, (fact, "m2"): 0.8}
+    episode = compared({"m1": known, **others}, fact, similarity=near)
+    episode.read(judged(("change", named)))
+    assert operations(episode) == [("UPDATE", fact, "m1") if changes else ("ADD", fact, None)]
+    assert episode.adjustments[Adjustment.WRONG_TARGET] == (not changes)
+
+
+def test_a_fact_that_is_told_to_be_the_same_in_fewer_words_does_not_rewrite() -> None:
+    known, fact = "Ann is badly allergic to peanuts and always carries a pen.", "Ann reacts to peanuts."
+    for relation, event in (("same", "NONE"), ("change", "UPDATE")):
+        episode = compared({"m1": known}, fact)
+        episode.read(judged((relation, "m1")))
+        assert [operation[0] for operation in operations(episode)] == [event]
+
+
+def test_the_list_is_as_long_as_the_lines_allow() -> None:
+    for lines, most in ((1, 6), (3, 10), (500, 40)):
+        schema = AssistedEpisode(user(*["Hi"] * lines), (), AssistedConfig()).schema
+        assert schema is not None and schema.schema["properties"]["facts"]["maxItems"] == most
+
+
 def test_a_change_does_not_take_names_with_it() -> None:
     known = {"m1": "Ben is a cook at a steakhouse and has two kids, Mia and Leo.", "m2": "Ben lives in Boston."}
     quits, moves = "Ben quit the steakhouse.", "Ben lives in Denver."
@@ -767,6 +801,20 @@ def test_what_is_quoted_is_not_changed_but_added_to() -> None:
     episode.read(listed("Ann quit the steakhouse."))
     assert episode.compare([[Hit(known["m1"], 0.9)]]) == Finished()
     assert operations(episode) == [("ADD", "Ann quit the steakhouse.", None)]
+
+
+@pytest.mark.parametrize(
+    ("other", "reply", "fact", "right"),
+    [
+        ("You still have your grey parrot.", "Yes, exactly.", "Ann has a grey parrot.", True),
+        ("You still have your grey parrot.", "What do they eat?", "Ann has a grey parrot.", False),
+        ("I hope you get to try the focaccia.", "We fly to Bari in July.", "Ann will try the focaccia in Bari.", False),
+        ("Will you try the focaccia there?", "In Bari, of course.", "Ann will try the focaccia in Bari.", True),
+    ],
+)
+def test_what_is_said_yes_to_and_what_is_answered(other: str, reply: str, fact: str, right: bool) -> None:
+    said = session(("user", "Hello there."), ("assistant", other), ("user", reply), ("assistant", "I see."))
+    assert (fact in kept(said, fact)) is right
 
 
 def test_of_what_the_model_made_up_the_person_s_own_words_stay() -> None:
