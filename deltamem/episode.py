@@ -32,6 +32,7 @@ from deltamem.sessions import (
     from_json_line,
     to_json_line,
 )
+from deltamem.text_files import read_text
 
 SEARCH_TOOL = "search_memory"
 MAX_QUERIES = 16
@@ -332,7 +333,7 @@ def load_episode_config(folder: Path) -> EpisodeConfig:
     if not path.is_file():
         return EpisodeConfig()
     try:
-        return _ADAPTER.validate_json(path.read_bytes(), extra="forbid")
+        return _ADAPTER.validate_json(read_text(path), extra="forbid")
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
 

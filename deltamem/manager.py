@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import IO, Any, Self, TextIO, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
@@ -302,7 +302,7 @@ class MemoryManager:
         """Write the state and the whole journal as JSON lines."""
         return export_owner(self.owned.journal, stream)
 
-    async def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
+    async def import_from(self, stream: IO[bytes] | IO[str], *, rename: bool = False) -> Counts:
         """Read what `export` wrote into this owner's empty journal; vectors are computed again.
 
         With `rename` the export of an owner with another name is accepted.

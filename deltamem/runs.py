@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import decoded
 
 
 @contextmanager
@@ -232,7 +233,7 @@ class RecordFile(JsonLines[Record]):
         return self._name(_record(line, self._model, self.path, number))
 
     def _value(self, line: bytes) -> Record:
-        return self._model.model_validate_json(line)
+        return self._model.model_validate_json(decoded(line, str(self.path)))
 
 
 def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
@@ -248,7 +249,7 @@ def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) 
 
 def _record(line: bytes, model: type[Record], path: Path, number: int) -> Record:
     try:
-        return model.model_validate_json(line)
+        return model.model_validate_json(decoded(line, f"{path}, line {number}"))
     except ValidationError as error:
         why = first_error(error)
         raise DeltaMemError(f"{path}, line {number}: cannot be read as a record of a run ({why})") from error

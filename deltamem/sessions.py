@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation
+from deltamem.text_files import read_lines, text_lines
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
@@ -250,15 +251,13 @@ def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[Labelle
     """
     if not path.is_file():
         raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
-    # Bytes, so that a line that is not UTF-8 is refused like any other malformed line.
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                labelled = from_json_line(line)
-            except DeltaMemError as error:
-                raise DeltaMemError(f"{path}, line {number}: {error}") from error
-            if split is None or labelled.split == split:
-                yield labelled
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            labelled = from_json_line(line)
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{path}, line {number}: {error}") from error
+        if split is None or labelled.split == split:
+            yield labelled
 
 
 def format_dialogue(dialogue: Iterable[Turn]) -> str:
@@ -274,7 +273,6 @@ _POSING = re.compile(r"(?<=[\n\r\v\f\x85\u2028\u2029])(?=[ \t]*(?:user|assistant
 """Where a line within an utterance begins like an utterance."""
 
 STDIN = "-"
-_BOM = b"\xef\xbb\xbf"
 
 
 class _StrictFile(StrictModel):
@@ -355,20 +353,19 @@ def json_objects(source: Path | str | IO[bytes] | IO[str], what: str) -> Iterato
         DeltaMemError: If the file cannot be read, is no JSON, or has nothing in it.
     """
     if not isinstance(source, str | Path):
-        yield from _objects(source, str(getattr(source, "name", "the stream")), what)
+        name = str(getattr(source, "name", "the stream"))
+        yield from _objects(text_lines(source, f"{name}, "), name, what)
     elif str(source) == STDIN:
-        yield from _objects(sys.stdin.buffer, "standard input", what)
+        yield from _objects(text_lines(sys.stdin.buffer, "standard input, "), "standard input", what)
     else:
         try:
-            stream = Path(source).open("rb")  # noqa: SIM115 - closed by the next statement
+            yield from _objects(read_lines(Path(source)), str(source), what)
         except OSError as error:
             raise DeltaMemError(f"{source}: cannot be read: {error.strerror}") from error
-        with stream:
-            yield from _objects(stream, str(source), what)
 
 
-def _objects(stream: IO[bytes] | IO[str], name: str, what: str) -> Iterator[tuple[str, Any]]:
-    lines = ((number, line) for number, line in enumerate(_decoded(stream, name), start=1))
+def _objects(decoded: Iterator[str], name: str, what: str) -> Iterator[tuple[str, Any]]:
+    lines = enumerate(decoded, start=1)
     head: list[str] = []
     first: Any = None
     for _, line in lines:
@@ -394,18 +391,6 @@ def _objects(stream: IO[bytes] | IO[str], name: str, what: str) -> Iterator[tupl
         raise DeltaMemError(f"{name}: no {what} in it")
     for index, entry in enumerate(value):
         yield f"{name}, entry {index}", entry
-
-
-def _decoded(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
-    lines: Iterable[bytes | str] = stream
-    for number, line in enumerate(lines, start=1):
-        if isinstance(line, bytes):
-            try:
-                yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DeltaMemError(f"{name}, line {number}: not UTF-8 text") from error
-        else:
-            yield line.removeprefix("\ufeff") if number == 1 else line
 
 
 def _line_object(line: str) -> Any:

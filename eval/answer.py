@@ -20,6 +20,7 @@ from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
+from deltamem.text_files import read_text
 from deltamem.window import BYTES_PER_TOKEN, estimate_tokens
 from eval.records import AnswerRecord, BudgetRecord, Cost, QuestionRecord, Verdict, judge_name
 from eval.systems.base import Passage, WithTime, dated
@@ -134,8 +135,8 @@ def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
     path = Path(name_or_path)
     if path.suffix == ".md" or path.name != name_or_path:
         try:
-            prompt, source = Prompt.of(path.stem, path.read_text(encoding="utf-8")), str(path)
-        except (OSError, UnicodeDecodeError) as error:
+            prompt, source = Prompt.of(path.stem, read_text(path)), str(path)
+        except OSError as error:
             raise DeltaMemError(f"prompt {path} cannot be read: {error}") from error
     else:
         package, _, name = name_or_path.rpartition(":")

@@ -277,8 +277,9 @@ def read_result(folder: Path) -> HeldoutResult:
     """
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        lines = (folder / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
-        result = HeldoutResult([json.loads(line) for line in lines], summary)
+        # Not splitlines(): texts may hold other line separators.
+        lines = (folder / "trajectories.jsonl").read_text(encoding="utf-8").split("\n")
+        result = HeldoutResult([json.loads(line) for line in lines if line], summary)
         _ = (
             summary["policy"],
             summary["provenance"]["weights"],

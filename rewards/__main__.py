@@ -21,6 +21,7 @@ from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, check
 from deltamem.sessions import Session
+from deltamem.text_files import read_text
 from rewards.reward import (
     DEFAULT_OPTIONS,
     ComplementEntry,
@@ -74,7 +75,7 @@ def read_case(path: Path, *, max_turns: int) -> RewardCase:
         DeltaMemError: If the file is missing or something in it is wrong; the message names the key.
     """
     try:
-        return _case(_CaseFile.model_validate_json(path.read_bytes()), max_turns)
+        return _case(_CaseFile.model_validate_json(read_text(path)), max_turns)
     except OSError as error:
         raise DeltaMemError(f"{path}: the case file cannot be read ({error.strerror})") from error
     except ValidationError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import read_lines, read_text
 from synth.output.files import PEOPLE_FILE, SESSIONS_FILE
 
 PASSAGE_WORDS = 8
@@ -89,7 +90,7 @@ def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS)
     # By hash (64 bits, never compared with another process's), the place where a passage is first.
     known: dict[int, str] = {}
     for file in files:
-        for where, text in _file_texts(file):
+        for where, text in file_texts(file):
             for _, _, key in _passages(text, n):
                 known.setdefault(key, f"{file}: {where}")
     if not known:
@@ -101,23 +102,22 @@ def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS)
         seen: dict[str, list[Overlap]] = {}
         person = None
         try:
-            with file.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    record = _record(line, file, number)
-                    if not isinstance(record, dict):
-                        raise DeltaMemError(f"{file}, line {number}: not a record")
-                    # The same memories come in session after session of a person: each is looked at once.
-                    if record.get("person_id") != person:
-                        person = record.get("person_id")
-                        seen.clear()
-                    found = []
-                    for path, text in _texts(record, ""):
-                        if text not in seen:
-                            seen[text] = _overlaps(text, n, known)
-                        where = f"{file.name}, line {number}, {path}"
-                        found += [Overlap(each.words, each.text, where, each.there) for each in seen[text]]
-                    records, hit = records + 1, hit + bool(found)
-                    longest = heapq.nsmallest(EXAMPLES, [*longest, *found], key=lambda each: (-each.words, each.here))
+            for number, line in enumerate(read_lines(file), start=1):
+                record = _record(line, file, number)
+                if not isinstance(record, dict):
+                    raise DeltaMemError(f"{file}, line {number}: not a record")
+                # The same memories come in session after session of a person: each is looked at once.
+                if record.get("person_id") != person:
+                    person = record.get("person_id")
+                    seen.clear()
+                found = []
+                for path, text in _texts(record, ""):
+                    if text not in seen:
+                        seen[text] = _overlaps(text, n, known)
+                    where = f"{file.name}, line {number}, {path}"
+                    found += [Overlap(each.words, each.text, where, each.there) for each in seen[text]]
+                records, hit = records + 1, hit + bool(found)
+                longest = heapq.nsmallest(EXAMPLES, [*longest, *found], key=lambda each: (-each.words, each.here))
         except OSError as error:
             raise DeltaMemError(f"{file}: {error.strerror}; name the folder of a data set") from error
         counts += [records, hit]
@@ -183,26 +183,25 @@ def _files(reference: Path) -> list[Path]:
     return files
 
 
-def _file_texts(file: Path) -> Iterator[tuple[str, str]]:
+def file_texts(file: Path) -> Iterator[tuple[str, str]]:
     """Every string of a file, with its place."""
     try:
         if file.suffix == ".json":
-            yield from _texts(json.loads(file.read_bytes()), "")
+            yield from _texts(json.loads(read_text(file)), "")
             return
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if file.suffix == ".jsonl":
-                    for path, text in _texts(_record(line, file, number), ""):
-                        yield f"line {number}, {path}", text
-                else:
-                    yield f"line {number}", line.decode("utf-8")
+        for number, line in enumerate(read_lines(file), start=1):
+            if file.suffix == ".jsonl":
+                for path, text in _texts(_record(line, file, number), ""):
+                    yield f"line {number}, {path}", text
+            else:
+                yield f"line {number}", line
     except OSError as error:
         raise DeltaMemError(f"{file}: {error.strerror}") from error
     except ValueError as error:
-        raise DeltaMemError(f"{file}: not {'JSON' if file.suffix == '.json' else 'UTF-8 text'}") from error
+        raise DeltaMemError(f"{file}: not JSON") from error
 
 
-def _record(line: bytes, file: Path, number: int) -> Any:
+def _record(line: str, file: Path, number: int) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:

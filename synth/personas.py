@@ -13,6 +13,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.sessions import Split
+from deltamem.text_files import read_lines
 from synth.config import PERSONAHUB, PersonaSettings
 from synth.pools import Texts, Words, packaged, permutation, pools, slots
 from synth.records import Persona
@@ -76,10 +77,9 @@ def _from_file(settings: PersonaSettings, count: int, seed: int) -> list[str]:
     """Draw seeds from a file of JSON lines or of lines of text, all different."""
     path = Path(settings.path or "")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise DeltaMemError(f"{path}: {reason}") from error
+        lines = list(read_lines(path))
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
     personas = []
     for number, line in enumerate(lines, start=1):
         if line.strip():

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import read_text
 
 Schema = TypeVar("Schema", bound=StrictModel)
 TextsT = TypeVar("TextsT", str, tuple[str, ...])
@@ -26,7 +27,7 @@ def load(path: Path, schema: type[Schema]) -> Schema:
     Raises `DeltaMemError` if the file does not fit the schema; the message names the file and what is wrong in it.
     """
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = yaml.load(read_text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return schema.model_validate(found)
     except yaml.YAMLError as error:
         raise DeltaMemError(f"{path}: not YAML: {error}") from error

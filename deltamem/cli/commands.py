@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -380,12 +379,7 @@ def import_(
     from deltamem.journal.transfer import import_owner
 
     with ExitStack() as stack:
-        stream: TextIO
-        if str(file) == "-":
-            stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
-            stack.callback(stream.detach)
-        else:
-            stream = stack.enter_context(file.open(encoding="utf-8"))
+        stream = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
         _, owned = stack.enter_context(_bank(options, create=True))
         try:
             counts = import_owner(owned.journal, stream, rename=rename)

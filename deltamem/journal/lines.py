@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Metadata
+from deltamem.text_files import text_lines
 
 
 def _time(value: object) -> datetime:
@@ -56,9 +57,9 @@ _L = TypeVar("_L", bound=ExportLine)
 class ExportLines:
     """Reads one line after the other and knows the number of the one at hand."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Begin a stream of UTF-8 text."""
-        self._stream = stream
+    def __init__(self, stream: IO[bytes] | IO[str]) -> None:
+        """Begin a stream."""
+        self._lines = text_lines(stream)
         self.number = 0
 
     def next(self, model: type[_L]) -> _L:
@@ -88,10 +89,7 @@ class ExportLines:
 
     def _line(self, *, optional: bool = False) -> str:
         self.number += 1
-        try:
-            line = self._stream.readline()
-        except UnicodeDecodeError as error:
-            raise self.wrong("not UTF-8 text") from error
+        line = next(self._lines, "")
         if not line and not optional:
             raise self.wrong("the file ends here, but its header counts more lines")
         return line

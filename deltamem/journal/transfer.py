@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple, TextIO
+from typing import IO, Literal, NamedTuple, TextIO
 from uuid import UUID
 
 from pydantic import Field
@@ -131,7 +131,7 @@ def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) 
         yield _MemoryLine.model_validate(memory)
 
 
-def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False) -> Counts:
+def import_owner(journal: OwnerJournal, stream: IO[bytes] | IO[str], *, rename: bool = False) -> Counts:
     """Read what `export_owner` wrote into the journal of an owner without entries, as a whole or not at all.
 
     Entries keep their positions, times and marks. The replay of the entries must be clean and give the memories that the

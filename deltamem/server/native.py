@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from io import StringIO
+from io import BytesIO, StringIO
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -346,11 +346,8 @@ async def import_journal(
     parameters: Annotated[ImportParameters, Query()], manager: Importing, request: Request
 ) -> CountsOut:
     """Read an export into the empty memory of an owner; as a whole or not at all."""
-    try:
-        written = (await request.body()).decode()
-    except UnicodeDecodeError:
-        raise Problem(400, "the export is not UTF-8 text") from None
-    return CountsOut(**(await manager.import_from(StringIO(written), rename=parameters.rename))._asdict())
+    written = BytesIO(await request.body())
+    return CountsOut(**(await manager.import_from(written, rename=parameters.rename))._asdict())
 
 
 def get_owner(manager: Reading) -> OwnerOut:

@@ -135,7 +135,7 @@ def export(
             with open_parquet(folder / f"{name}.parquet", episode) as writer:
                 for number in numbers:
                     file.seek(starts[number])
-                    line = file.readline().decode("utf-8").strip()
+                    line = file.readline().decode("utf-8-sig").strip()
                     writer.add(from_json_line(line), line)
     return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
 

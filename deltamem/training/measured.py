@@ -16,6 +16,7 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import interval_text, percent_text
+from deltamem.text_files import read_text
 
 SUMMARY_FILE = "summary.json"
 
@@ -191,13 +192,13 @@ def read_measured(folders: Iterable[Path]) -> Measured:
     for folder in folders:
         path = folder / SUMMARY_FILE
         try:
-            text = path.read_bytes()
+            text = read_text(path)
         except OSError as error:
             raise DeltaMemError(
                 f"{path}: cannot be read ({error.strerror}); name the folder of a finished evaluation"
             ) from error
         try:
-            if b'"benchmark"' in text:
+            if '"benchmark"' in text:
                 one = _Benchmark.model_validate_json(text)
                 if one.partial is not None:
                     raise DeltaMemError(f"{path}: the run is not finished; the same command goes on with it")

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from deltamem.episode import EpisodeConfig, EpisodeSettings
 from deltamem.prompts import load_prompt
 from deltamem.runs import config_hash, file_sha256, git_commit, versions
+from deltamem.text_files import read_text
 from deltamem.training.measured import NOTHING, Measured, table
 from deltamem.training.metrics import read_metrics
 
@@ -109,7 +110,7 @@ def front_matter(base: Path) -> dict[str, Any]:
     card = base / "README.md"
     if not card.is_file():
         return {}
-    text = card.read_text(encoding="utf-8")
+    text = read_text(card)
     front = text.split("---", 2)[1] if text.startswith("---") and text.count("---") >= 2 else ""
     found = OmegaConf.create(front) if front.strip() else None
     return {str(key): found[key] for key in found} if isinstance(found, DictConfig) else {}

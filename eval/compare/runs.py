@@ -17,6 +17,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval
 from deltamem.runs import read_records
 from deltamem.text import shortened
+from deltamem.text_files import read_text
 from eval.benchmark import Benchmark
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import CLOSED_BOOK, SUMMARY_FILE, Headline, Summary, optional_parts
@@ -86,7 +87,7 @@ def _load(folder: Path, name: str) -> FinishedRun:
         if not (folder / needed).is_file():
             raise DeltaMemError(f"{folder} holds no {needed}: not the folder of a benchmark run, or it was stopped at once")
     try:
-        summary = Summary.model_validate_json((folder / SUMMARY_FILE).read_bytes())
+        summary = Summary.model_validate_json(read_text(folder / SUMMARY_FILE))
     except ValidationError as error:
         raise DeltaMemError(f"{folder / SUMMARY_FILE}: not the summary of a benchmark run: {first_error(error)}") from error
     questions = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)

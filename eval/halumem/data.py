@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -15,8 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import file_sha256
 from deltamem.sessions import Turn
 from deltamem.text import SourceFinder
+from deltamem.text_files import read_lines
 from eval.config import JudgedConfig
 from eval.data import Groups, draw, noted, nothing_usable, reading
 from eval.evidence import EvidenceFinder
@@ -221,10 +222,8 @@ def load_halumem(path: Path) -> HalumemData:
     """
     users: dict[str, User] = {}
     problems: list[str] = []
-    digest = hashlib.sha256()
-    with reading(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            digest.update(line)
+    with reading(path):
+        for number, line in enumerate(read_lines(path), start=1):
             if not line.strip():
                 continue
             with noted(problems, f"{path}, line {number}"):
@@ -234,7 +233,7 @@ def load_halumem(path: Path) -> HalumemData:
                 users[raw.uuid] = User(raw.uuid, raw.name, tuple(_sessions(raw)))
     if not users:
         raise nothing_usable(f"{path} holds no user of HaluMem, whose files have one JSON object a line", problems)
-    return HalumemData(tuple(users.values()), tuple(problems), digest.hexdigest())
+    return HalumemData(tuple(users.values()), tuple(problems), file_sha256(path))
 
 
 def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:

@@ -25,6 +25,7 @@ from pydantic import (
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
+from deltamem.text_files import decoded, read_text
 from eval.config import JudgedConfig
 from eval.data import LOCOMO, LOCOMO_AUDIT, Groups, draw, find, missing, reading, require
 from eval.protocols import LOCOMO as LOCOMO_PROTOCOLS
@@ -165,7 +166,7 @@ def load_locomo(path: Path) -> list[Conversation]:
     if content.startswith(b"PK"):
         raise DeltaMemError(f"{path}: an archive; expected the single file locomo10.json, which replaced it")
     try:
-        conversations = TypeAdapter(list[Conversation]).validate_json(content)
+        conversations = TypeAdapter(list[Conversation]).validate_json(decoded(content, str(path)))
     except ValidationError as error:
         raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {first_error(error)}") from error
     if not conversations:
@@ -285,7 +286,7 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> LocomoAudit
     """
     try:
         with reading(path):
-            entries = TypeAdapter(list[Correction]).validate_json(path.read_bytes())
+            entries = TypeAdapter(list[Correction]).validate_json(read_text(path))
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
     audited = {

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, PositiveInt
 
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import decoded
 from eval.config import RecallConfig
 from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, draw, find, missing, noted, nothing_usable, reading
 from eval.records import QuestionRecord
@@ -247,10 +248,11 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
                 text += utf8.decode(chunk)
                 position = 0
                 if not number and not offset:
-                    if not text.lstrip().startswith("["):
+                    decoded(chunk.partition(b'"')[0], str(path))  # raises
+                    if not text.lstrip("\ufeff \t\r\n").startswith("["):
                         raise DeltaMemError(f"{path} is not one of LongMemEval's files: it does not hold a JSON array")
                     position = text.index("[") + 1
-                    offset = position
+                    offset = len(text[:position].encode())
                 while True:
                     start = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
                     if text[start : start + 1] in ("", "]"):
@@ -267,7 +269,8 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
                     offset += length
                     position, number = end, number + 1
                 text = text[position:]
+            utf8.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        raise DeltaMemError(f"{path}: not UTF-8") from error
+        raise DeltaMemError(f"{path}: not UTF-8 text; save it as UTF-8") from error
     if text.strip(", \t\r\n") != "]":
         raise DeltaMemError(f"{path} ends within record {number + 1}; fetch it again")

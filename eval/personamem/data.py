@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import decoded, text_lines
 from eval.config import RecallConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, Groups, draw, noted, nothing_usable, reading, require
 from eval.protocols import PERSONAMEM, Protocol
@@ -262,11 +263,7 @@ def load_questions(path: Path) -> Questions:
     """
     with reading(path):
         data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DeltaMemError(f"{path}: not a UTF-8 text file; expected PersonaMem's questions as CSV") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(decoded(data, str(path)), newline=""))
     try:
         header = reader.fieldnames or ()
         if lacking := [column for column in COLUMNS if column not in header]:
@@ -295,7 +292,7 @@ def load_contexts(path: Path) -> Contexts:
         data = path.read_bytes()
     contexts: dict[str, tuple[ContextMessage, ...]] = {}
     problems: list[str] = []
-    for number, line in enumerate(data.splitlines(), start=1):
+    for number, line in enumerate(text_lines(data.splitlines(), f"{path}, "), start=1):
         if not line.strip():
             continue
         with noted(problems, f"{path.name}, line {number}"):

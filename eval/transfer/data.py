@@ -13,6 +13,7 @@ from pydantic import Field, PositiveInt
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.text import words
+from deltamem.text_files import read_text
 from eval.config import BenchmarkConfig
 from eval.data import (
     HALUMEM_MEDIUM,
@@ -143,7 +144,7 @@ def _path(suite: Suite, config: TransferConfig) -> Path:
 def _locomo(path: Path, config: TransferConfig) -> Iterator[TransferPerson]:
     conversations = {one.id: one for one in load_locomo(path)}
     with reading(path):
-        noted = {one["sample_id"]: one.get("observation") for one in json.loads(path.read_bytes())}
+        noted = {one["sample_id"]: one.get("observation") for one in json.loads(read_text(path))}
     for name in chosen_groups(list(conversations), config.conversations, "conversations", config.seed):
         yield _first_speaker(conversations[name], noted[name], config.sessions)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import bootstrap_interval, percent_text
 from deltamem.runs import config_hash, versions
+from deltamem.text_files import read_text
 from eval.records import IngestRecord
 from eval.summary import SUMMARY_FILE, system_label
 from eval.transfer.data import TransferData, TransferPerson
@@ -201,7 +202,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         DeltaMemError: If the folder holds none of this command.
     """
     try:
-        summary: dict[str, Any] = json.loads((folder / SUMMARY_FILE).read_bytes())
+        summary: dict[str, Any] = json.loads(read_text(folder / SUMMARY_FILE))
         if summary["benchmark"] != BENCHMARK:
             raise DeltaMemError(f"{folder}: a run of {summary['benchmark']}, not of python -m eval.{BENCHMARK}")
     except OSError as error:

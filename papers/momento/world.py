@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from deltamem.errors import DeltaMemError
+from deltamem.text_files import read_text
 from papers.momento.policies import ENUMS, SESSIONS, TABLES, Row, Rows
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def read_catalogue(folder: Path) -> Catalogue:
 
     def read(name: str) -> Any:
         try:
-            return json.loads((folder / name).read_bytes())
+            return json.loads(read_text(folder / name))
         except OSError as error:
             raise DeltaMemError(f"{folder / name}: {error.strerror}; the published world has three files") from error
         except ValueError as error:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
+from deltamem.text_files import read_lines
 from rewards.fidelity import folded
 from synth.records import Person, SynthSession, UnitUsage
 from synth.tasks import RuleVerdict, Unit
@@ -61,15 +62,13 @@ def read_people(path: Path) -> Iterator[Person]:
     Raises `DeltaMemError` if the file is missing or a line cannot be read; the message names file and line.
     """
     try:
-        lines = path.open("rb")
-    except FileNotFoundError:
-        raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}") from None
-    with lines:
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             try:
                 yield Person.model_validate_json(line)
             except ValidationError as error:
                 raise DeltaMemError(f"{path}, line {number}: {first_error(error, 'the line')}") from error
+    except FileNotFoundError:
+        raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}") from None
 
 
 WORDS_PER_BIN = 50

@@ -122,7 +122,7 @@ def test_every_cell_is_a_value_of_an_axis(difficulty: Difficulty) -> None:
         ("", "the line: Invalid JSON"),
         ("[]", "the line"),
         (LINE.replace('"Ana"', '"\\ud800"'), "the line"),
-        (b"\xff\xfe", "the line"),
+        (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
 def test_malformed_line_names_file_line_and_field(tmp_path: Path, line: str | bytes, where: str) -> None:

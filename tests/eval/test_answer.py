@@ -67,7 +67,7 @@ def test_contents_are_never_expanded(gold: str, question: str, answer: str) -> N
         (b"$context $question $extra", r"has \$context, \$extra, \$question; expected exactly"),
         (b"none", "has no fields; expected"),
         (b"$context $question 5 $", r"write \$\$ for a dollar sign"),
-        (b"\xff\xfe caf\xe9", r"mine\.md cannot be read"),
+        (b"\xff\xfe caf\xe9", r"mine\.md: not UTF-8 text"),
         (None, r"mine\.md cannot be read"),
     ],
 )

@@ -86,7 +86,8 @@ def test_other_shapes_are_refused_with_their_place(path: Path, place: str, value
     [
         (b"{}", "valid array"),
         (b"[]", "holds no conversation"),
-        (b"\xff{", "is not LoCoMo's locomo10.json: Invalid JSON"),
+        (b"\xff{", "not UTF-8 text"),
+        (b"{", "is not LoCoMo's locomo10.json: Invalid JSON"),
         (b"PK\x03\x04", "an archive"),
         (None, "No such file"),
     ],

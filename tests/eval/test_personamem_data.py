@@ -43,10 +43,6 @@ def test_rows_become_questions(tmp_path: Path) -> None:
     assert (second.row, second.persona, second.gold, second.end, second.blocks_back) == (2, "0", "b", 9, 2)
     assert second.options[0] == "(a) Have a 'cup' of juice."
     assert len(file.sha256) == 64
-    # A byte order mark and Windows' line ends do no harm.
-    path = tmp_path / "q.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    assert load_questions(path).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +83,7 @@ def test_a_row_that_is_cut_off_and_one_that_is_too_long(tmp_path: Path) -> None:
     [
         (load_questions, b"", "the header lacks persona_id"),
         (load_questions, b"a,b\n1,2\n", "the header lacks persona_id"),
-        (load_questions, b"\xff\xfe\x00", "not a UTF-8 text file"),
+        (load_questions, b"\xff\xfe\x00", "not UTF-8 text"),
         (load_questions, b"question,answer,options,persona_id\n", "no questions of PersonaMem v1"),
         (load_questions, ",".join(COLUMNS).encode(), "no rows"),
         (load_questions, None, "No such file"),

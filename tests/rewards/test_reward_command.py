@@ -135,9 +135,9 @@ def test_bad_cases_name_the_key(tmp_path, changes, message):
 
 def test_a_file_that_is_not_json(tmp_path):
     path = tmp_path / "case.json"
-    for content in (b"{", b"\xff\xfe", b""):
+    for content, said in ((b"{", "the file: Invalid JSON"), (b"\xff\xfe", "not UTF-8"), (b"", "the file: Invalid JSON")):
         path.write_bytes(content)
-        with pytest.raises(DeltaMemError, match=r"case\.json: the file: Invalid JSON"):
+        with pytest.raises(DeltaMemError, match=rf"case\.json: {said}"):
             read_case(path, max_turns=4)
 
 

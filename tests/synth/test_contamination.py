@@ -86,7 +86,7 @@ def test_references_of_every_kind_and_whole_folders_are_read(tmp_path: Path) -> 
     [
         ("a.json", b"{", r"a\.json: not JSON"),
         ("a.jsonl", b'{"a": 1}\n{', r"a\.jsonl, line 2: not JSON"),
-        ("a.txt", b"\xff", r"a\.txt: not UTF-8 text"),
+        ("a.txt", b"\xff", r"a\.txt, line 1: not UTF-8 text"),
         ("a.txt", b"short", "no passage of 8 words to compare with"),
         ("a.txt", None, r"a\.txt: No such file"),
     ],

@@ -75,7 +75,7 @@ def test_too_few_different_personas_are_refused_with_both_numbers(tmp_path: Path
         (b'{"n": 1}', r"a\.jsonl, line 1: no text"),
         (b"[1]", r"a\.jsonl, line 1: no text"),
         (b'{"persona": "' + b"x" * 401 + b'"}', r"line 1: a persona of 401 characters"),
-        (b"\xff", r"a\.jsonl: not UTF-8"),
+        (b"\xff", r"a\.jsonl, line 1: not UTF-8"),
         (None, r"a\.jsonl: No such file"),
     ],
 )
