@@ -235,6 +235,14 @@ class MemoryManager:
         """The memory state now, or at an earlier position, session or time."""
         return self.owned.bank.state if point is None else self.owned.journal.state(point)
 
+    async def set_timezone(self, name: str | None) -> None:
+        """Set the owner's time zone (an IANA name), which dates what is said without a time; None forgets it.
+
+        Raises:
+            DeltaMemError: If there is no zone by this name.
+        """
+        await asyncio.to_thread(self.owned.set_timezone, name)
+
     @property
     def journal(self) -> OwnerJournal:
         """Points, UUIDs, jobs and all else that the journal says of this owner. Write by the manager only.

@@ -13,6 +13,7 @@ from deltamem.journal.jobs import JobState
 from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.memory import Value
 from deltamem.sessions import Session
+from deltamem.zones import ZoneSource
 
 if TYPE_CHECKING:  # it brings numpy along, which commands that only read the journal do without
     from deltamem.bank.base import Hit
@@ -43,6 +44,16 @@ class JsonRecord(StrictModel):
     def as_json(self) -> dict[str, Any]:
         """As ``--json`` writes it."""
         return self.model_dump(mode="json")
+
+
+class ZoneRecord(JsonRecord):
+    """The time zone by which something got the present time, because it was given without one."""
+
+    name: str
+    source: ZoneSource = Field(
+        description="Who named it: the request (X-Timezone), the owner's settings, the setting of the server or command, the"
+        " machine's own zone, or nobody (default)."
+    )
 
 
 class MemoryRecord(JsonRecord):

@@ -29,6 +29,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure, memory_number
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Session
+from deltamem.zones import LocalTime, Zone, local_now, process_zone
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma import ChromaIndex
@@ -40,12 +41,18 @@ _POLL_SECONDS = 0.005  # How often an event loop asks whether another one has fi
 class UserStore:
     """One owner's journal and bank, which always stand for the same state."""
 
-    def __init__(self, journal: OwnerJournal, bank: MemoryBank, embed: Callable[[Sequence[str]], Vectors]) -> None:
-        """Bind a journal and the bank that was built from it; `embed` turns memory texts into vectors."""
+    def __init__(
+        self, journal: OwnerJournal, bank: MemoryBank, embed: Callable[[Sequence[str]], Vectors], zone: Zone
+    ) -> None:
+        """Bind a journal and the bank that was built from it; `embed` turns memory texts into vectors.
+
+        `zone` is that of owners who have set none.
+        """
         self.owner = bank.owner
         self.journal = journal
         self._bank = bank
         self._embed = embed
+        self._zone = zone
         self._write = threading.RLock()
         self._known: KnownTexts | None = None
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -67,6 +74,19 @@ class UserStore:
     def erased(self) -> bool:
         """Whether the owner was erased, or is being erased just now; then this is of no use any more."""
         return self._erased
+
+    def now(self, requested: str | None = None) -> LocalTime:
+        """The owner's present time, to date what comes without a time; see `deltamem.zones`.
+
+        Raises:
+            DeltaMemError: If there is no zone by the name that is `requested`.
+        """
+        return local_now(requested, None if requested else self.journal.timezone, self._zone)
+
+    def set_timezone(self, name: str | None) -> None:
+        """Set the owner's time zone, see `OwnerJournal.set_timezone`."""
+        with self.writing():
+            self.journal.set_timezone(name)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -342,6 +362,7 @@ class MemoryStore:
         index: ChromaIndex | None,
         progress: Progress | None,
         resources: ExitStack,
+        zone: Zone | None = None,
     ) -> None:
         """Put a store together; use `open` or `in_memory`."""
         self.journal = journal
@@ -349,12 +370,19 @@ class MemoryStore:
         self._index = index
         self._progress = progress
         self._resources = resources
+        self._zone = zone or process_zone(None, serves=True)
         self._banks: dict[str, UserStore] = {}
         self._opening = threading.Lock()
 
     @classmethod
     def open(
-        cls, folder: Path, embedder: Embedder, *, index_url: str | None = None, progress: Progress | None = None
+        cls,
+        folder: Path,
+        embedder: Embedder,
+        *,
+        index_url: str | None = None,
+        progress: Progress | None = None,
+        zone: Zone | None = None,
     ) -> MemoryStore:
         """Open or create a store.
 
@@ -364,6 +392,8 @@ class MemoryStore:
             index_url: Address of a Chroma server that holds the index instead of the folder, for example
                 ``http://localhost:8000``.
             progress: Called while an index is rebuilt.
+            zone: Of owners who have set none, for what comes without a time; by default UTC, see
+                `deltamem.zones.process_zone`.
 
         Raises:
             DeltaMemError: If another process has the store open, or its files cannot be read.
@@ -380,7 +410,7 @@ class MemoryStore:
             journal.queue.recover()  # nobody else is at work: the folder is locked
             index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url, journal.store_id)
             resources.callback(index.close)
-            return cls(journal, embedder, index, progress, resources.pop_all())
+            return cls(journal, embedder, index, progress, resources.pop_all(), zone)
 
     @classmethod
     def in_memory(cls, embedder: Embedder) -> MemoryStore:
@@ -406,7 +436,7 @@ class MemoryStore:
                 else:
                     progress = None if self._progress is None else partial(self._progress, owner)
                     bank = self._index.bank(journal, self.embedder, progress)
-                self._banks[owner] = UserStore(journal, bank, self.embedder.documents)
+                self._banks[owner] = UserStore(journal, bank, self.embedder.documents, self._zone)
             return self._banks[owner]
 
     def owners(self) -> list[str]:

@@ -37,7 +37,7 @@ class CommandGroup(Protocol):
 _COMMANDS: tuple[Callable[..., int | None], ...] = (
     *(add, commands.remember, commands.edit, commands.retract, commands.search, commands.show, commands.history),
     *(commands.diff, commands.blame, commands.rollback, commands.view, commands.export, commands.import_, commands.forget),
-    *(commands.audit, commands.jobs, serve, mcp, pause, resume, doctor),
+    *(commands.audit, commands.jobs, commands.timezone, serve, mcp, pause, resume, doctor),
 )
 """In the order of the help, by the names of the functions."""
 

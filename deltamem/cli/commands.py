@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
+from deltamem.cli.options import Options, check_bank, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Display, Line, Output, Pieces, clock, utf8
 from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.records import (
@@ -26,9 +27,11 @@ from deltamem.records import (
     EntryRecord,
     ErasureRecord,
     JobRecord,
+    JsonRecord,
     MemoryRecord,
     OriginRecord,
     StepRecord,
+    ZoneRecord,
     similarity,
 )
 
@@ -303,9 +306,14 @@ def remember(
     actor: Actor = _ACTOR,
 ) -> None:
     """Write a memory without a model; by default with the present time."""
-    now = datetime.now().astimezone().replace(microsecond=0)
+    given = _parse_time(time)
     values = noted(_object(metadata, "--metadata"))  # a mistake in it must not leave an empty bank behind
-    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now, values), actor)
+    said, actor = utf8(text, "the text"), utf8(actor, "the actor")
+    with _bank(options, create=True) as (_, owned):
+        when, zone = (given, None) if given is not None else owned.now()
+        entry = owned.edit([Add(said, when, values)], actor)
+    dated = "" if zone is None else f", dated {clock(when)} ({zone.name}, {zone.source})"
+    _report(options, entry, f"this is @{entry.position}{dated}", timezone=None if zone is None else ZoneRecord.of(zone))
 
 
 def edit(
@@ -339,12 +347,10 @@ def _parse_time(text: str | None) -> datetime | None:
 
 
 def _write(options: Options, what: Edit, actor: str) -> None:
-    """Write one edit and report it."""
-    new = isinstance(what, Add)
-    if not new:
-        with past(options) as journal:
-            require_entries(options, journal)
-    with _bank(options, create=new) as (_, owned):
+    """Write one edit of what is there and report it."""
+    with past(options) as journal:
+        require_entries(options, journal)
+    with _bank(options) as (_, owned):
         entry = owned.edit([what], utf8(actor, "the actor"))
     _report(options, entry, f"this is @{entry.position}")
 
@@ -363,10 +369,11 @@ def rollback(
     _report(options, entry, f"rolled back to @{position}; this is @{entry.position}")
 
 
-def _report(options: Options, entry: Entry, sentence: str) -> None:
+def _report(options: Options, entry: Entry, sentence: str, **further: JsonRecord | None) -> None:
     """Report a journal entry and what it changed."""
     changes = [change for change in entry.changes if change.event is not ChangeEvent.NONE]
     record = {"owner": options.required_owner, **EntryRecord.of(entry).as_json()}
+    record |= {name: one and one.as_json() for name, one in further.items()}
     options.report(record, [sentence, *map(change_line, changes)])
 
 
@@ -389,6 +396,26 @@ def import_(
     sentence = f"{counts.memories} memories and {counts.entries} journal entries read from {file}"
     record = {"owner": options.required_owner, **counts._asdict()}
     options.report(record, [sentence])
+
+
+def timezone(
+    options: Options,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ZONE]", help="IANA name, such as Europe/Berlin.", show_default=False)
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Forget the time zone.")] = False,
+) -> None:
+    """Show or set the owner's time zone, by which what comes without a time is dated. No rollback changes it."""
+    owner = options.required_owner
+    if remove and name is not None:
+        raise DeltaMemError("give either a time zone or --remove")
+    check_bank(options)
+    with Journal.open(options.bank / JOURNAL_FILE, read_only=name is None and not remove) as opened:
+        journal = opened.owner(owner)
+        if name is not None or remove:
+            journal.set_timezone(name)
+        known = journal.timezone
+    options.report({"owner": owner, "timezone": known}, [known or f"{owner!r} has no time zone of their own"])
 
 
 def forget(

@@ -180,19 +180,20 @@ def episode_of(checkpoint: Path | None) -> EpisodeConfig:
 
 
 @asynccontextmanager
-async def opened_bank(options: Options, *, needs_model: bool) -> AsyncIterator[OpenedBank]:
+async def opened_bank(options: Options, *, needs_model: bool, serves: bool = False) -> AsyncIterator[OpenedBank]:
     """The bank and whoever reads sessions into it; the model first: an unreachable one must not leave an empty bank behind.
 
     Args:
         options: Name both.
         needs_model: Whether the model must be there, and answer.
+        serves: Whether it is opened for the people of other machines.
     """
     from deltamem.manager import ManagerSettings
 
     episode = episode_of(options.checkpoint)
     model = loaded_model if needs_model else available_model
     async with model(options, thinking=episode.thinking) as (policy, window):
-        with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
+        with Display() as display, store(options, create=True, progress=display.rebuilding, serves=serves) as opened:
             settings = ManagerSettings(person_name=options.person, episode=episode, window_tokens=window, mode=options.mode)
             yield OpenedBank(opened, policy, settings, display)
 

@@ -19,6 +19,7 @@ from deltamem.cli.output import Line, Output, note, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal, Point
+from deltamem.zones import Zone, process_zone
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Progress
@@ -40,6 +41,7 @@ _MODE = (
     "How sessions are read: 'react' by a model that was trained for it, 'assisted' by any other, which is asked for one JSON"
     " object; 'auto' chooses."
 )
+_TIMEZONE = "Time zone, such as Europe/Berlin, of what comes without a time, unless the owner has one of their own."
 _CHECKPOINT = "Folder of a trained model: asked with its own prompts, in this process if no --base-url names an endpoint."
 
 
@@ -49,6 +51,7 @@ class Options:
 
     bank: Annotated[Path, _option("Folder of the memory bank.", "DIR")] = Path("deltamem-bank")
     owner: Annotated[str | None, _option("Whose memory. Required, except by doctor.", "NAME")] = None
+    timezone: Annotated[str | None, _option(_TIMEZONE, "ZONE")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON to standard output, and nothing else.")] = False
     embedder: Annotated[str, _option("Embedding model: a name, a folder or a hub name.", "NAME", _INDEX)] = (
         "all-MiniLM-L6-v2"
@@ -72,6 +75,14 @@ class Options:
     person: Annotated[str | None, _option("How memories name the person; by default as --owner does.", "NAME", _MODEL)] = (
         None
     )
+
+    def __post_init__(self) -> None:
+        """Refuse a time zone that there is not, whatever the command."""
+        self.zone()
+
+    def zone(self, *, serves: bool = False) -> Zone:
+        """The time zone of owners who have none of their own, see `deltamem.zones.process_zone`."""
+        return process_zone(self.timezone, serves=serves)
 
     def report(self, record: Mapping[str, Any], lines: Iterable[Line]) -> None:
         """Write a result to standard output, as JSON or for people."""
@@ -167,15 +178,21 @@ def require_entries(options: Options, journal: OwnerJournal) -> None:
 
 
 @contextmanager
-def store(options: Options, *, create: bool = False, progress: Progress | None = None) -> Iterator[MemoryStore]:
-    """The store, locked for this process; `progress` is called while an index is rebuilt."""
+def store(
+    options: Options, *, create: bool = False, progress: Progress | None = None, serves: bool = False
+) -> Iterator[MemoryStore]:
+    """The store, locked for this process; `progress` is called while an index is rebuilt.
+
+    `serves` says that this machine is not the owners' own, see `Options.zone`.
+    """
     from deltamem.bank.store import MemoryStore
     from deltamem.embedding import LazyEmbedder
 
     if not create:
         check_bank(options)
     embedder = LazyEmbedder(options.embedder)
-    with MemoryStore.open(options.bank, embedder, index_url=options.index_url, progress=progress) as opened:
+    zone = options.zone(serves=serves)
+    with MemoryStore.open(options.bank, embedder, index_url=options.index_url, progress=progress, zone=zone) as opened:
         yield opened
 
 

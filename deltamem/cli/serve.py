@@ -93,7 +93,7 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
         listening = listen(host, port)
     except OSError as error:
         raise DeltaMemError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
-    async with opened_bank(options, needs_model=False) as (opened, policy, manager, _):
+    async with opened_bank(options, needs_model=False, serves=True) as (opened, policy, manager, _):
         await asyncio.to_thread(load_embedder, opened)
         app = create_app(opened, policy, keys=keys, settings=settings, manager_settings=manager)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

@@ -34,6 +34,7 @@ from deltamem.journal.records import (
 )
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
+from deltamem.zones import named_zone
 
 Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
@@ -50,6 +51,8 @@ class StaleJournalError(ConflictError):
 _CHANGES = "changes CROSS JOIN entries USING (owner_id, position)"
 _REMEMBERED = "event <> 'NONE' AND erased = 0"  # Changes whose result is part of the state
 _APPLIED = "WHERE owner_id = ? AND session_id = ? AND undone = 0"
+_WALL_CLOCK = "substr(session_time, 1, CASE substr(session_time, 20, 1) WHEN '.' THEN 26 ELSE 19 END)"
+"""A session time as ISO 8601 without its offset; as texts these are ordered as the times are."""
 _PAGE = 500
 """Entries read at once, so that no reader holds up a writer for long."""
 
@@ -202,21 +205,41 @@ class OwnerJournal:
                 yield position, turns
 
     def position_at(self, time: datetime) -> int:
-        """The position that stood at a time, which counts as UTC if it is naive, of the sessions' own calendar.
+        """The position that stood at a time of the sessions' own calendar.
 
-        That is the last session, or edit that has a time, that is not undone and not later than `time`, or the last other
+        A time with an offset is an instant, as which session times without one count as if in UTC; a time without an offset
+        is compared with the wall clocks of the sessions, wherever these were. What stood then is the last session, or edit that has a time, that is not undone and not later than `time`, or the last other
         entry between it and the next one if it is not undone either; 0 if there is no such session.
         """
         entries = "FROM entries WHERE owner_id = ?"
         with self._database.read():
-            dated = f"SELECT max(position) {entries} AND undone = 0 AND session_utc <= ?"
-            found = self._value(dated, rows.microseconds(time))
+            naive = time.utcoffset() is None
+            dated = f"SELECT max(position) {entries} AND undone = 0 AND {_WALL_CLOCK if naive else 'session_utc'} <= ?"
+            found = self._value(dated, time.isoformat() if naive else rows.microseconds(time))
             if found is None:
                 return 0
             following = self._value(f"SELECT min(position) {entries} AND session_utc IS NOT NULL AND position > ?", found)
             end = following or self.head + 1
             last = f"SELECT max(position) {entries} AND position >= ? AND position < ? AND undone = 0"
             return int(self._value(last, found, end))  # `found` itself qualifies
+
+    @property
+    def timezone(self) -> str | None:
+        """The owner's time zone, an IANA name; None if none was set. It is no part of the entries: no rollback changes it."""
+        name: str | None = self._value("SELECT name FROM zones WHERE owner_id = ?")
+        return name
+
+    def set_timezone(self, name: str | None) -> None:
+        """Set the owner's time zone, or with None forget it.
+
+        Raises:
+            DeltaMemError: If there is no zone by this name.
+        """
+        if name is not None:
+            named_zone(name, "owner")
+        with self._database.write() as connection:
+            if name is not None or self._owner_id(connection) is not None:
+                rows.set_zone(connection, rows.create_owner(connection, self.name), name)
 
     @property
     def namespace(self) -> UUID | None:

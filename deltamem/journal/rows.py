@@ -58,6 +58,13 @@ def namespace(connection: sqlite3.Connection, owner_id: int | None) -> str:
     return str(connection.execute("SELECT namespace FROM owners WHERE id = ?", (owner_id,)).fetchone()["namespace"])
 
 
+def set_zone(connection: sqlite3.Connection, owner_id: int, name: str | None) -> None:
+    """Note the time zone of an owner, or that none is known."""
+    connection.execute("DELETE FROM zones WHERE owner_id = ?", (owner_id,))
+    if name is not None:
+        insert_row(connection, "zones", {"owner_id": owner_id, "name": name})
+
+
 def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
     """Write an entry as it is, marks and all."""
     time = entry.session_time
@@ -189,7 +196,7 @@ CREATE TABLE owners (
 );
 """
 """Everything else hangs on these rows, here and in the files beside: deleting one erases an owner."""
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
 # given (ISO 8601); `session_utc` (microseconds since 1970) is what they are compared by.
@@ -256,6 +263,10 @@ CREATE TABLE dialogues (
     turns TEXT NOT NULL,
     PRIMARY KEY (owner_id, position),
     FOREIGN KEY (owner_id, position) REFERENCES entries (owner_id, position) ON DELETE CASCADE
+);
+CREATE TABLE zones (
+    owner_id INTEGER PRIMARY KEY REFERENCES owners (id) ON DELETE CASCADE,
+    name TEXT NOT NULL
 );
 CREATE TABLE erasures (
     id INTEGER PRIMARY KEY,

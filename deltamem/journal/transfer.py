@@ -19,6 +19,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number, same, shape_problem
 from deltamem.memory import NO_METADATA, Memory
 from deltamem.sessions import Role, Turn
+from deltamem.zones import named_zone
 
 _LARGEST_IMPORTED = 2**53
 
@@ -42,6 +43,7 @@ class _Header(ExportLine):
     memories: Number
     dialogues: Number
     plugins: dict[str, Number] = Field(default_factory=dict)
+    timezone: str | None = Field(None, exclude_if=lambda name: name is None)
 
 
 class _Side(ExportLine):
@@ -122,7 +124,10 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
 
 
 def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[StrictModel]:
-    yield _Header(format="deltamem-bank", version=5, owner=journal.name, namespace=journal.namespace, **counts._asdict())
+    zone, namespace = journal.timezone, journal.namespace
+    yield _Header(
+        format="deltamem-bank", version=5, owner=journal.name, namespace=namespace, timezone=zone, **counts._asdict()
+    )
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
@@ -155,6 +160,12 @@ def import_owner(journal: OwnerJournal, stream: IO[bytes] | IO[str], *, rename: 
         if header.namespace is not None:
             # Before the first entry: UUIDs of memories derive from it.
             connection.execute("UPDATE owners SET namespace = ? WHERE id = ?", (str(header.namespace), owner_id))
+        if header.timezone is not None:
+            try:
+                named_zone(header.timezone, "owner")
+            except DeltaMemError as error:
+                raise lines.wrong(str(error)) from error
+            rows.set_zone(connection, owner_id, header.timezone)
         for position in range(1, header.entries + 1):
             _restore_entry(connection, owner_id, position, lines)
         for _ in range(header.dialogues):

@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from opentelemetry.trace import SpanKind, get_tracer, use_span
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deltamem import plugins
+from deltamem import plugins, zones
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.page import live_page
@@ -194,6 +194,9 @@ def _check(scope: Scope, limit: int) -> None:
         # Before it is sent; a body that does not say how long it is, is counted as it comes.
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise Problem(413, TOO_LARGE)
+        # Whatever is asked: a mistake in it shall not show only when something comes without a time.
+        if name == zones.HEADER.lower().encode():
+            zones.named_zone(value.decode("latin-1"), "request")
 
 
 def _page_router() -> APIRouter:

@@ -21,7 +21,7 @@ from deltamem.errors import NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
-from deltamem.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StoredMemory
+from deltamem.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StoredMemory, ZoneRecord
 from deltamem.server import operations
 from deltamem.server.access import authorize
 from deltamem.server.keys import Key, Scope
@@ -102,6 +102,7 @@ class RememberedOut(StrictModel):
         "queued: the model has not answered yet; it is stored and will be read later."
     )
     time: IsoTime
+    timezone: ZoneRecord | None = Field(description="Where the time is the present one; null if it was given.")
     session_id: str | None = Field(description="Of what a model reads.")
     changes: list[ChangeRecord] = Field(description="What it changed; empty if there was nothing new to remember.")
 
@@ -169,12 +170,14 @@ async def add_memory(
     if not state.service.has_model:
         if session_id is not None:
             raise ToolError("session_id: this server has no model and stores texts word for word; leave it out")
-        when = time or operations.now()
+        when, zone = (time, None) if time is not None else await operations.local_now(memory, ctx.headers)
         entry = await memory.write([Add(text, when, metadata or {})], state.actor)
         changes = EntryRecord.of(entry).changes
-        return RememberedOut(outcome="written", time=when.isoformat(), session_id=None, changes=changes)
-    session, result = await operations.add_session(
-        state.service, memory, session_id or f"mcp-{uuid4()}", time, [Turn("user", text)], metadata, wait=WAIT
+        used = None if zone is None else ZoneRecord.of(zone)
+        return RememberedOut(outcome="written", time=when.isoformat(), timezone=used, session_id=None, changes=changes)
+    session_id, turns = session_id or f"mcp-{uuid4()}", [Turn("user", text)]
+    session, result, zone = await operations.add_session(
+        state.service, memory, session_id, time, turns, metadata, wait=WAIT, headers=ctx.headers
     )
     outcome: Outcome = "queued"
     changes = []
@@ -185,7 +188,13 @@ async def add_memory(
         outcome = "known"
     elif result.state is JobState.FAILED:
         raise ToolError(f"the model could not read it: {result.last_error}")
-    return RememberedOut(outcome=outcome, time=session.time.isoformat(), session_id=session.id, changes=changes)
+    return RememberedOut(
+        outcome=outcome,
+        time=session.time.isoformat(),
+        timezone=None if zone is None else ZoneRecord.of(zone),
+        session_id=session.id,
+        changes=changes,
+    )
 
 
 async def search_memories(

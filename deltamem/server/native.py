@@ -27,6 +27,7 @@ from deltamem.records import (
     OriginRecord,
     StoredMemory,
     TransitionRecord,
+    ZoneRecord,
     known_session,
 )
 from deltamem.server import operations
@@ -63,7 +64,7 @@ class AddIn(StrictModel, strict=True):
     """A memory to write."""
 
     text: MemoryText
-    time: Time | None = Field(None, description="By default now.")
+    time: Time | None = Field(None, description="By default now, as the person's clock shows it.")
     metadata: Metadata = Field({})
 
 
@@ -147,6 +148,7 @@ class AddedOut(EntryRecord):
     """The entry that was written, with the memories that it added."""
 
     memories: list[StoredMemory]
+    timezone: ZoneRecord | None = Field(description="Where no time was given; null if all were.")
 
 
 class JobsOut(StrictModel):
@@ -182,6 +184,15 @@ class OwnerOut(StrictModel):
     memories: int
     position: int = Field(description="The last position of the journal.")
     jobs: dict[JobState, int]
+    timezone: str | None = Field(description="The person's time zone; null if none was set.")
+
+
+class OwnerIn(StrictModel, strict=True):
+    """What to set of an owner."""
+
+    timezone: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        description="An IANA name such as Europe/Berlin, by which what comes without a time is dated; null forgets it."
+    )
 
 
 class CountsOut(StrictModel):
@@ -227,6 +238,7 @@ def router() -> APIRouter:
     routes.post("/rollback")(rollback)
     routes.post("/import", openapi_extra=IMPORT, responses=responses(409))(import_journal)
     routes.get("")(get_owner)
+    routes.patch("")(update_owner)
     routes.delete("")(erase_owner)
     return routes
 
@@ -237,7 +249,7 @@ async def add_session(body: SessionIn, manager: Creating, request: Request) -> T
     A session id is applied once; the same session may be sent any number of times.
     """
     turns = [Turn(turn.role, turn.content) for turn in body.turns]
-    session, result = await operations.add_session(
+    session, result, _ = await operations.add_session(
         service_of(request), manager, body.id, body.time, turns, body.metadata, wait=body.wait, person=body.person
     )
     if isinstance(result, Transition):
@@ -271,11 +283,13 @@ def list_memories(parameters: Annotated[ListParameters, Query()], manager: Readi
 
 async def add_memories(body: MemoriesIn, manager: Creating, key: Caller, request: Request) -> AddedOut:
     """Write memories without a model."""
-    now = operations.now()
+    now, zone = await operations.local_now(manager, request.headers)
     entry = await manager.write([Add(one.text, one.time or now, one.metadata) for one in body.memories], key.name)
     uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager, entry.position))
     added = [change.after for change in entry.changes if change.after is not None]
-    return AddedOut.of(entry, memories=[StoredMemory.of(memory, uuid=uuids[memory.id]) for memory in added])
+    memories = [StoredMemory.of(memory, uuid=uuids[memory.id]) for memory in added]
+    used = None if all(one.time for one in body.memories) else ZoneRecord.of(zone)
+    return AddedOut.of(entry, memories=memories, timezone=used)
 
 
 def get_memory(
@@ -353,7 +367,19 @@ async def import_journal(
 def get_owner(manager: Reading) -> OwnerOut:
     """How much is known of an owner."""
     journal = manager.journal
-    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=journal.head, jobs=journal.job_counts())
+    return OwnerOut(
+        owner=manager.owner,
+        memories=len(manager.state()),
+        position=journal.head,
+        jobs=journal.job_counts(),
+        timezone=journal.timezone,
+    )
+
+
+async def update_owner(body: OwnerIn, manager: Creating) -> OwnerOut:
+    """Set the person's time zone. It is no part of the history: no rollback changes it."""
+    await manager.set_timezone(body.timezone)
+    return await anyio.to_thread.run_sync(get_owner, manager)
 
 
 async def erase_owner(manager: Admin, request: Request) -> ErasureRecord:

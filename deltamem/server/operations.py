@@ -6,7 +6,7 @@ Functions that are not coroutines may read the disk: call them in a thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -23,6 +23,7 @@ from deltamem.records import EntryRecord, FoundMemory, OriginRecord, StepRecord,
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
+from deltamem.zones import LocalTime, Zone, requested_zone
 
 FILTER = {"$ref": "#/components/schemas/Filter"}
 _TEXT = {"type": "string"}
@@ -82,13 +83,8 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def now() -> datetime:
-    """The present time in UTC, to the second."""
-    return datetime.now(UTC).replace(microsecond=0)
-
-
 Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
-"""A time in a request; without an offset it counts as UTC where times are compared."""
+"""A time in a request. Its offset is kept; without one it is the person's wall clock, see `deltamem.zones`."""
 Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
 Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -119,31 +115,43 @@ async def add_session(
     *,
     wait: float,
     person: str | None = None,
-) -> tuple[Session, Transition | Job]:
+    headers: Mapping[str, str] | None = None,
+) -> tuple[Session, Transition | Job, Zone | None]:
     """Let the model read a session, and wait some seconds for it; its id is applied once.
 
     Without a time it took place now, or when the session did that came before by this id.
 
     Returns:
-        The session, and what it did, or the job if the model has not read it yet or had before.
+        The session; what it did, or the job if the model has not read it yet or had before; and the zone by which it took
+        place now, None if it did not.
 
     Raises:
         Problem: 503 without a model.
         JobConflictError: If the id stands for another session.
     """
-    begin, attempts = now(), 1 if time is not None else 2
+    begin, zone, when = None, None, time
+    if time is None:
+        begin, zone = await local_now(manager, headers)
+    attempts = 1 if begin is None else 2
     for attempt in range(attempts):
-        when = time or await anyio.to_thread.run_sync(manager.journal.session_time, session_id) or begin
+        if begin is not None:
+            when = await anyio.to_thread.run_sync(manager.journal.session_time, session_id) or begin
+        assert when is not None
         session = Session(
             manager.owner, person or manager.person_name, when, tuple(turns), session_id, noted(metadata or {})
         )
         try:
-            return session, await service.ingest(session, wait=wait)
+            return session, await service.ingest(session, wait=wait), zone if when is begin else None
         except JobConflictError:
             # Two without a time may come at once, a second apart; the other one's time is known now.
             if attempt == attempts - 1:
                 raise
     raise AssertionError
+
+
+async def local_now(manager: MemoryManager, headers: Mapping[str, str] | None) -> LocalTime:
+    """The owner's present time; the headers of the request may name the zone."""
+    return await anyio.to_thread.run_sync(manager.owned.now, requested_zone(headers))
 
 
 async def search(

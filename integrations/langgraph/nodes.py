@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import Any, Literal
 
 from anyio.from_thread import start_blocking_portal
@@ -48,6 +48,7 @@ class MemoryNodes:
         namespace: tuple[str, ...],
         *,
         person_name: str | None = None,
+        timezone: str | None = None,
         k: int = 5,
         session: Literal["exchange", "thread"] = "exchange",
         enqueue: bool = False,
@@ -61,6 +62,8 @@ class MemoryNodes:
             namespace: Whose memory, as langmem's tools take it: a label such as ``{user_id}`` stands for that entry of
                 the run's ``configurable``.
             person_name: How memories name the person, likewise; by default the last label of the namespace.
+            timezone: Time zone of the person (an IANA name), likewise, which dates sessions. Where the run names none, it is
+                the one that the owner has, or else the store's.
             k: How many memories are recalled at most.
             session: What is remembered as one session: the last exchange, from the person's message to the answer, or the
                 whole thread, for a graph that ends with the conversation. Either is remembered once.
@@ -71,6 +74,7 @@ class MemoryNodes:
         self._policy = policy
         self._namespace = namespace
         self._person_name = person_name or namespace[-1]
+        self._timezone = timezone
         self._k = k
         self._whole = session == "thread"
         self._enqueue = enqueue
@@ -112,7 +116,7 @@ class MemoryNodes:
             return portal.call(self._aremember, state, config)
 
     async def _aremember(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        session = self._session(state, config)
+        session = await asyncio.to_thread(self._session, state, config)
         if session is not None and self._enqueue:
             await asyncio.to_thread(self._enqueue_session, session)
         elif session is not None:
@@ -151,8 +155,12 @@ class MemoryNodes:
         turns = tuple(turn for turn in map(_turn, spoken) if turn.content.strip())
         if not any(turn.role == "user" for turn in turns):
             return None
-        person_name = _filled(self._person_name, config)
-        return Session(self._owner(config), person_name, datetime.now(UTC), turns, session_id)
+        person_name, owner = _filled(self._person_name, config), self._owner(config)
+        timezone = None
+        if self._timezone is not None:
+            with suppress(DeltaMemError):  # this run names none
+                timezone = _filled(self._timezone, config)
+        return Session(owner, person_name, self._memory.bank(owner).now(timezone).time, turns, session_id)
 
     def _owner(self, config: RunnableConfig) -> str:
         labels = tuple(_filled(label, config) for label in self._namespace)

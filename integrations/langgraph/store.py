@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -236,7 +236,7 @@ class DeltaMemStore(BaseStore):
         return keys
 
     def _write(self, owned: UserStore, puts: Mapping[str, PutOp]) -> None:
-        now = datetime.now(UTC)
+        now = owned.now().time
         edits: list[Edit] = []
         erased: list[str] = []
         with owned.writing():

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from deltamem.filters import MOST_NESTED, FilterError, Test, read_filter
 from deltamem.memory import FILTER_WORDS, Memory, Value
+from deltamem.zones import Zone
 
 ENTITIES = ("agent_id", "app_id", "run_id")
 """What mem0 files memories under besides their user; here keys of the metadata."""
@@ -17,8 +18,10 @@ MOST_USERS = 100
 # Dots, so that they cannot be taken for the metadata's own keys by accident.
 _USER, _ID, _TEXT = "memory.user_id", "memory.id", "memory.text"
 _TIMES = {"created_at": "memory.created_at", "updated_at": "memory.updated_at"}
+_WALL_CLOCK = "memory.wall_clock."  # Before the name of a time: what the person's clock showed, whatever the offset
 _ORDER = ("eq", "ne", "gt", "gte", "lt", "lte")
 _ANY = "*"
+_UTC = Zone("UTC", "default")
 
 
 class MemoryView(Mapping[str, Value]):
@@ -38,8 +41,13 @@ class MemoryView(Mapping[str, Value]):
         if key == _TEXT:
             return self._memory.text
         if key in _TIMES.values():
-            return utc(self._added if key == _TIMES["created_at"] else self._memory.time).timestamp()
+            return utc(self._time(key)).timestamp()
+        if key.startswith(_WALL_CLOCK):
+            return utc(self._time(key).replace(tzinfo=None)).timestamp()
         return self._memory.metadata[key]
+
+    def _time(self, key: str) -> datetime:
+        return self._added if key.endswith("created_at") else self._memory.time
 
     def __iter__(self) -> Iterator[str]:
         yield from (_USER, _ID, _TEXT, *_TIMES.values(), *self._memory.metadata)
@@ -48,21 +56,26 @@ class MemoryView(Mapping[str, Value]):
         return sum(1 for _ in self)
 
 
+def with_offset(time: datetime) -> datetime:
+    """A time as mem0's clients are given it, on the person's day; one without an offset counts as if in UTC."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+
+
 def utc(time: datetime) -> datetime:
-    """A time in UTC, as which one without an offset counts; at the ends of the calendar, where UTC leaves it, the end."""
+    """A time in UTC; at the ends of the calendar, where UTC leaves it, the end."""
     try:
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        return with_offset(time).astimezone(UTC)
     except OverflowError:
         return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
 
 
-def read_time(given: object, where: str) -> datetime:
-    """A time as mem0 takes it: seconds since 1970, or ISO 8601, also only the date."""
+def read_time(given: object, where: str, zone: Zone = _UTC) -> datetime:
+    """A time as mem0 takes it: ISO 8601, also only the date, or seconds since 1970, for the wall clock of a zone."""
     try:
         if isinstance(given, str):
-            return utc(datetime.fromisoformat(given))
+            return datetime.fromisoformat(given)
         if isinstance(given, int | float) and not isinstance(given, bool):
-            return datetime.fromtimestamp(given, UTC)
+            return zone.at(datetime.fromtimestamp(given, UTC))
     except (ValueError, OverflowError, OSError):
         pass
     raise FilterError(f"{where} needs seconds since 1970 or an ISO 8601 time such as 2026-03-02T09:00:00Z")
@@ -144,7 +157,7 @@ def _condition(key: object, value: object) -> object:
         case "user_id":
             return {_USER: _present(value)}
         case "created_at" | "updated_at":
-            return {_TIMES[str(key)]: _times(str(key), value)}
+            return _times(str(key), value)
         case "keywords":
             if not isinstance(value, Mapping) or not value or not set(value) <= {"contains", "icontains"}:
                 raise FilterError("filters: keywords takes contains or icontains, which look into the text")
@@ -175,7 +188,13 @@ def _present(condition: object) -> object:
 def _times(field: str, condition: object) -> object:
     operators = condition if isinstance(condition, Mapping) else {"eq": condition}
     if condition == _ANY:
-        return {"ne": None}
+        return {_TIMES[field]: {"ne": None}}
     if not operators or not set(operators) <= set(_ORDER):
         raise FilterError(f"filters: {field} takes {', '.join(_ORDER)}")
-    return {name: read_time(time, f"filters: {name} of {field}").timestamp() for name, time in operators.items()}
+    tests: dict[str, dict[str, float]] = {}
+    for name, given in operators.items():
+        time = read_time(given, f"filters: {name} of {field}")
+        # A day or hour without an offset is the person's own.
+        key = _TIMES[field] if time.utcoffset() is not None else f"{_WALL_CLOCK}{field}"
+        tests.setdefault(key, {})[name] = utc(time).timestamp()
+    return tests

@@ -18,7 +18,7 @@ from deltamem.server.operations import Text
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
 from integrations.mem0.access import Located
-from integrations.mem0.filters import ENTITIES, utc
+from integrations.mem0.filters import ENTITIES, with_offset
 
 Item = TypeVar("Item")
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -188,8 +188,8 @@ def memory_record(found: Located) -> dict[str, Any]:
         **{name: metadata.get(name) for name in ENTITIES},
         "metadata": {name: value for name, value in metadata.items() if name not in ENTITIES},
         "categories": [],
-        "created_at": utc(found.added).isoformat(),
-        "updated_at": utc(found.memory.time).isoformat(),
+        "created_at": with_offset(found.added).isoformat(),
+        "updated_at": with_offset(found.memory.time).isoformat(),
     }
 
 

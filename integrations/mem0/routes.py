@@ -24,6 +24,7 @@ from deltamem.edits import Add, Update
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.journal.records import ChangeEvent, EntryKind
+from deltamem.records import ZoneRecord
 from deltamem.server import operations
 from deltamem.server.access import SECURITY, Caller, allow
 from deltamem.server.keys import Scope
@@ -31,7 +32,7 @@ from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.routes import Routes
 from deltamem.sessions import Turn
 from integrations.mem0.access import Access, Located, opened_user, user_of
-from integrations.mem0.filters import ENTITIES, read_mem0_filter, read_time, user_name, users_of, utc
+from integrations.mem0.filters import ENTITIES, read_mem0_filter, read_time, user_name, users_of, utc, with_offset
 from integrations.mem0.records import (
     STATES,
     AddMessages,
@@ -148,7 +149,9 @@ async def _add(body: AddMessages, access: Access, request: Request, wait: float)
     owner = user_of(entities)
     manager = await anyio.to_thread.run_sync(access.writable, owner, Scope.WRITE)
     metadata = _with_entities(body.metadata, entities)
-    time, now = None if body.timestamp is None else read_time(body.timestamp, "timestamp"), operations.now()
+    now, zone = await operations.local_now(manager, request.headers)
+    time = None if body.timestamp is None else read_time(body.timestamp, "timestamp", zone)
+    used = {"timezone": ZoneRecord.of(zone).as_json()}
     token = request.headers.get("idempotency-key")
     if body.infer is False:
         if token is not None:
@@ -156,17 +159,21 @@ async def _add(body: AddMessages, access: Access, request: Request, wait: float)
         edits = [Add(message.content, time or now, metadata) for message in body.messages]
         entry = await manager.write(edits, access.key.name)
         results = await anyio.to_thread.run_sync(lambda: results_record(service, manager, entry.position))
-        return {"message": "Written as given, without a model", "status": "SUCCEEDED", "results": results}
+        answer: dict[str, Any] = {"message": "Written as given, without a model", "status": "SUCCEEDED", "results": results}
+        return answer | (used if time is None else {})
     if token is not None and not 0 < len(token) <= 256:
         raise Problem(400, "Idempotency-Key must have 1 to 256 characters")
-    session_id = token or _derived_id(body, metadata, time or now.replace(minute=0, second=0))
+    session_id = token or _derived_id(body, metadata, time or utc(now).replace(minute=0, second=0))
     turns = [Turn(message.role, message.content) for message in body.messages]
-    session, result = await operations.add_session(service, manager, session_id, time, turns, metadata, wait=wait)
+    session, result, dated = await operations.add_session(
+        service, manager, session_id, time, turns, metadata, wait=wait, headers=request.headers
+    )
     # What an answer is made of is the job, which knows its position once the session is applied.
     job = await service.ingest(session) if isinstance(result, Transition) else result
     assert not isinstance(job, Transition)
     event = await anyio.to_thread.run_sync(event_record, service, manager, job)
     answer = {"message": STATES[job.state][1], "status": event["status"], "event_id": event["id"]}
+    answer |= {} if dated is None else used
     return answer | ({"results": event["results"]} if wait or job.state is JobState.DONE else {})
 
 
@@ -252,23 +259,29 @@ def get_memory(memory_id: MemoryId, parameters: Nothing, access: Access) -> dict
     return memory_record(access.find(memory_id, Scope.READ))
 
 
-async def update_memory(memory_id: MemoryId, body: RewriteMemory, parameters: Nothing, access: Access) -> dict[str, Any]:
+async def update_memory(
+    memory_id: MemoryId, body: RewriteMemory, parameters: Nothing, access: Access, request: Request
+) -> dict[str, Any]:
     """Rewrite a memory."""
     found = await anyio.to_thread.run_sync(access.find, memory_id, Scope.WRITE)
-    await found.manager.write([_update(found, body)], access.key.name)
+    await found.manager.write([await _update(found, body, request)], access.key.name)
     return await anyio.to_thread.run_sync(lambda: memory_record(access.find(memory_id, Scope.WRITE)))
 
 
-async def update_hosted(memory_id: MemoryId, body: RewriteMemory, parameters: Nothing, access: Access) -> dict[str, Any]:
+async def update_hosted(
+    memory_id: MemoryId, body: RewriteMemory, parameters: Nothing, access: Access, request: Request
+) -> dict[str, Any]:
     """Rewrite a memory; the self-hosted server answers with a message."""
-    await update_memory(memory_id, body, parameters, access)
+    await update_memory(memory_id, body, parameters, access, request)
     return {"message": "Memory updated successfully!"}
 
 
-def _update(found: Located, body: RewriteMemory) -> Update:
+async def _update(found: Located, body: RewriteMemory, request: Request) -> Update:
     if body.text is None and body.metadata is None and body.timestamp is None:
         raise Problem(400, "nothing to change: give text, metadata or timestamp")
-    time = None if body.timestamp is None else read_time(body.timestamp, "timestamp")
+    time = None
+    if body.timestamp is not None:
+        time = read_time(body.timestamp, "timestamp", (await operations.local_now(found.manager, request.headers)).zone)
     metadata = None if body.metadata is None else _with_entities(body.metadata, {})
     # By the UUID: its short id may have become another memory's since it was looked up.
     return Update(str(found.uuid), body.text, time, metadata, merge=True)
@@ -301,7 +314,7 @@ def memory_history(memory_id: MemoryId, parameters: Nothing, access: Access) -> 
             "user_id": found.manager.owner,
             "event": change.event.value,
             "metadata": dict(change.after.metadata) if change.after else None,
-            "created_at": utc(entry.session_time or entry.recorded_at).isoformat(),
+            "created_at": with_offset(entry.session_time or entry.recorded_at).isoformat(),
             "updated_at": entry.recorded_at.isoformat(),
         }
         for entry, change in found.manager.history(found.memory.id)
@@ -311,13 +324,13 @@ def memory_history(memory_id: MemoryId, parameters: Nothing, access: Access) -> 
     ]
 
 
-async def batch_update(body: BatchUpdate, parameters: Nothing, access: Access) -> dict[str, Any]:
+async def batch_update(body: BatchUpdate, parameters: Nothing, access: Access, request: Request) -> dict[str, Any]:
     """Rewrite memories, those of one user all or none. If one is not there, none is written."""
     ids = [one.memory_id for one in body.memories]
     found = await anyio.to_thread.run_sync(lambda: [access.find(one, Scope.WRITE) for one in ids])
     edits: dict[str, list[Update]] = {}
     for one, where in zip(body.memories, found, strict=True):
-        edits.setdefault(where.manager.owner, []).append(_update(where, one))
+        edits.setdefault(where.manager.owner, []).append(await _update(where, one, request))
     managers = {where.manager.owner: where.manager for where in found}
     for owner, updates in edits.items():
         await managers[owner].write(updates, access.key.name)
@@ -355,11 +368,11 @@ def list_entities(parameters: Annotated[PageParameters, Query()], access: Access
     times: dict[tuple[str, str], list[datetime]] = {}
     for owner in access.owners():
         memories = access.service.store.journal.owner(owner).state().memories
-        times[("user", owner)] = [utc(memory.time) for memory in memories]
+        times[("user", owner)] = [with_offset(memory.time) for memory in memories]
         for memory in memories:
             for name in ENTITIES:
                 if isinstance(value := memory.metadata.get(name), str):
-                    times.setdefault((name.removesuffix("_id"), value), []).append(utc(memory.time))
+                    times.setdefault((name.removesuffix("_id"), value), []).append(with_offset(memory.time))
 
     def record(entity: tuple[str, str]) -> dict[str, Any]:
         kind, name = entity
@@ -369,8 +382,8 @@ def list_entities(parameters: Annotated[PageParameters, Query()], access: Access
             "name": name,
             "type": kind,
             "total_memories": len(dated),
-            "created_at": min(dated).isoformat() if dated else None,
-            "updated_at": max(dated).isoformat() if dated else None,
+            "created_at": min(dated, key=utc).isoformat() if dated else None,
+            "updated_at": max(dated, key=utc).isoformat() if dated else None,
         }
 
     return page_record(request, parameters, sorted(times, key=lambda entity: (entity[0] == "user", entity)), record)

@@ -11,9 +11,10 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 
+from deltamem import zones
 from deltamem.errors import DeltaMemError
 from deltamem.journal import jobs, rows
 from deltamem.journal.beside import JournalFiles, PluginStore, file_kind
@@ -73,10 +74,13 @@ class Conversations(PluginStore):
         for row, part in made:
             self._empty(row, part)
 
-    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
+    def keep(
+        self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime
+    ) -> str:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
-        The turns are what was said so far, or the end of it, the person's last turn included.
+        The turns are what was said so far, or the end of it, the person's last turn included. `now` is the person's local
+        time, which is the session's if it begins with this.
 
         Returns:
             The name of the conversation, which its session's id is made of; without one, its first turn names it.
@@ -104,10 +108,19 @@ class Conversations(PluginStore):
                 fresh = list(turns[last:])
             kept.known += (_digest(salt, turn) for turn in fresh)
             kept.turns += ([turn.role, turn.content] for turn in fresh)
-            _save(connection, owner_id, name, person_name, kept)
+            _save(connection, owner_id, name, person_name, kept, now)
         return name
 
-    def answer(self, journal: OwnerJournal, name: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
+    def answer(
+        self,
+        journal: OwnerJournal,
+        name: str,
+        turn: Turn,
+        person_name: str,
+        now: datetime,
+        *,
+        since: int | None = None,
+    ) -> None:
         """Keep the answer to what was kept last in a conversation.
 
         Should a memory have been forgotten since the position of the journal at which memories were recalled for it, the
@@ -121,14 +134,14 @@ class Conversations(PluginStore):
             later = () if since is None else journal.entries(since)
             gone = any(entry.kind is EntryKind.FORGET for entry in later)
             kept.turns.append([turn.role, "" if gone else turn.content])
-            _save(connection, owner_id, name, person_name, kept)
+            _save(connection, owner_id, name, person_name, kept, now)
 
     def end_idle(self, idle: timedelta) -> list[Job]:
         """Make sessions, as jobs, of what was kept in conversations in which nothing was said for a while.
 
         A conversation that goes on afterwards becomes a further session, ``NAME/2``.
         """
-        now = datetime.now(UTC)
+        now = zones.utc_now()
         times = {"before": rows.microseconds(now - idle), "never": rows.microseconds(now + rows.CLOCK)}
         query = f"{_KEPT} AND {_IDLE} ORDER BY touched_at"
         # A look first: writers take turns.
@@ -157,6 +170,8 @@ class Conversations(PluginStore):
 
     def _empty(self, row: sqlite3.Row, part: int) -> None:
         """Take the turns of a row, which became a session, out of its conversation; later ones stay."""
+        # Where the person was when the conversation began; what came since was said there, too.
+        now = zones.utc_now().astimezone(datetime.fromisoformat(row["began_at"]).tzinfo)
         with self.database.write() as connection:
             kept = _load(connection, row["owner_id"], row["name"])
             kept.turns = kept.turns[len(json.loads(row["turns"])) :]
@@ -165,7 +180,7 @@ class Conversations(PluginStore):
                 (
                     part + 1,
                     json.dumps(kept.turns, ensure_ascii=False),
-                    datetime.now(UTC).isoformat() if kept.turns else None,
+                    now.isoformat() if kept.turns else None,
                     row["owner_id"],
                     row["name"],
                 ),
@@ -240,8 +255,9 @@ def _load(connection: sqlite3.Connection, owner_id: int, name: str) -> _Kept:
     return _Kept(json.loads(row["known"]), json.loads(row["turns"]), row["began_at"])
 
 
-def _save(connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, kept: _Kept) -> None:
-    now = datetime.now(UTC)
+def _save(
+    connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, kept: _Kept, now: datetime
+) -> None:
     connection.execute(
         "INSERT INTO conversations (owner_id, name, person, part, began_at, touched_at, known, turns)"
         " VALUES (?, ?, ?, 1, ?, ?, ?, ?) ON CONFLICT (owner_id, name) DO UPDATE SET person = excluded.person,"
@@ -251,7 +267,7 @@ def _save(connection: sqlite3.Connection, owner_id: int, name: str, person_name:
             name,
             person_name,
             (kept.began_at or now.isoformat()) if kept.turns else None,
-            rows.microseconds(now),
+            rows.microseconds(zones.utc_now()),
             json.dumps(kept.known),
             json.dumps(kept.turns, ensure_ascii=False),
         ),

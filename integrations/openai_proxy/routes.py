@@ -37,6 +37,7 @@ from deltamem.server.problems import Problem, not_found
 from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
+from deltamem.zones import HEADER, Zone, requested_zone
 from integrations.openai_proxy.buffer import Conversations
 from integrations.openai_proxy.settings import ProxySettings
 
@@ -50,6 +51,7 @@ _LARGEST_ANSWER = 8 * 2**20
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"}
 _NOT_SENT = frozenset(
     {"host", "content-length", "authorization", "x-api-key", "proxy-authorization", "accept-encoding", "cookie", "expect"}
+    | {HEADER.lower()}
     | _HOP_BY_HOP
 )
 _NOT_RETURNED = frozenset({"proxy-authenticate", "set-cookie", "date", "server"} | _HOP_BY_HOP)
@@ -123,7 +125,7 @@ class ProxyRoutes(Routes):
         if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(self.service.known, owner)):
             try:
                 manager = await anyio.to_thread.run_sync(self.service.manager_of, owner)
-                conversation = _Conversation(manager, person or manager.person_name, name)
+                conversation = _Conversation(manager, person or manager.person_name, name, requested_zone(request.headers))
                 body = await self._with_memories(conversation, body)
                 kept = conversation if mode == "on" and conversation.turns else None
             except Exception as error:
@@ -195,7 +197,8 @@ class ProxyRoutes(Routes):
         try:
             if conversation is not None and upstream.is_success:
                 try:
-                    name = await asyncio.to_thread(conversation.keep)
+                    name, zone = await asyncio.to_thread(conversation.keep)
+                    ours["X-DeltaMem-Timezone"] = f"{zone.name}; source={zone.source}"
                     events = upstream.headers.get("content-type", "").startswith("text/event-stream")
                     answer = _KeptAnswer(conversation, name, events)
                 except Exception as error:
@@ -230,23 +233,26 @@ class _Conversation:
     manager: MemoryManager
     person: str
     name: str | None
+    timezone: str | None
+    """The zone that the request names."""
     turns: list[Turn] = field(default_factory=list)
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
-    def keep(self) -> str:
-        """Keep what was said; returns the name of the conversation."""
+    def keep(self) -> tuple[str, Zone]:
+        """Keep what was said; returns the name of the conversation, and the zone that dates it."""
         owned = self.manager.owned
         with owned.writing():
-            kept = owned.journal.files.beside(Conversations)
-            return kept.keep(owned.journal, self.name, self.turns, self.person)
+            kept, (now, zone) = owned.journal.files.beside(Conversations), owned.now(self.timezone)
+            return kept.keep(owned.journal, self.name, self.turns, self.person, now), zone
 
     def keep_answer(self, name: str, turn: Turn) -> None:
         """Keep the answer to it."""
         owned = self.manager.owned
         with owned.writing():
             kept = owned.journal.files.beside(Conversations)
-            kept.answer(owned.journal, name, turn, self.person, since=self.head)
+            now = owned.now(self.timezone).time
+            kept.answer(owned.journal, name, turn, self.person, now, since=self.head)
 
 
 async def _answered(sending: Coroutine[Any, Any, httpx.Response], request: Request) -> httpx.Response:

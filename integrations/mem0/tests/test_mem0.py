@@ -16,9 +16,9 @@ from rule_model import rules
 from scripted_server import serve
 from server_cases import ANN, LONG, Server, everything, ok, process, serving, until, written
 
+from deltamem import zones
 from deltamem.journal.jobs import JobState
 from deltamem.journal.owner import OwnerJournal
-from deltamem.server import operations
 from deltamem.server.keys import Scope
 from deltamem.server.service import ServerSettings
 
@@ -115,7 +115,7 @@ def test_the_same_request_is_read_once(ann: Any, server: Server, mem0: Any, monk
         return found
 
     monkeypatch.setattr(OwnerJournal, "session_time", looks)
-    monkeypatch.setattr(operations, "now", map(datetime.fromtimestamp, itertools.count(), itertools.repeat(UTC)).__next__)
+    monkeypatch.setattr(zones, "utc_now", map(datetime.fromtimestamp, itertools.count(), itertools.repeat(UTC)).__next__)
     http = httpx.Client(headers={"Idempotency-Key": "talk-1"}, timeout=LONG)
     keyed = mem0.MemoryClient(api_key=server.key("ann"), host=server.url, client=http)
     with ThreadPoolExecutor(8) as pool:

@@ -38,11 +38,11 @@ def turns(*texts: str) -> list[Turn]:
 
 
 def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> str:
-    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann")
+    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START)
 
 
 def answer(owner: OwnerJournal, text: str, since: int | None = None) -> None:
-    owner.files.beside(Conversations).answer(owner, "s", Turn("assistant", text), "Ann", since=since)
+    owner.files.beside(Conversations).answer(owner, "s", Turn("assistant", text), "Ann", START, since=since)
 
 
 def end(journal: Journal, idle: timedelta = NOW) -> list[str]:
