@@ -235,13 +235,13 @@ class MemoryManager:
         """The memory state now, or at an earlier position, session or time."""
         return self.owned.bank.state if point is None else self.owned.journal.state(point)
 
-    async def set_timezone(self, name: str | None) -> None:
+    async def set_timezone(self, zone: str | None) -> None:
         """Set the owner's time zone (an IANA name), which dates what is said without a time; None forgets it.
 
         Raises:
             DeltaMemError: If there is no zone by this name.
         """
-        await asyncio.to_thread(self.owned.set_timezone, name)
+        await asyncio.to_thread(self.owned.set_timezone, zone)
 
     @property
     def journal(self) -> OwnerJournal:

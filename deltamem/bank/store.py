@@ -83,10 +83,10 @@ class UserStore:
         """
         return local_now(requested, None if requested else self.journal.timezone, self._zone)
 
-    def set_timezone(self, name: str | None) -> None:
+    def set_timezone(self, zone: str | None) -> None:
         """Set the owner's time zone, see `OwnerJournal.set_timezone`."""
         with self.writing():
-            self.journal.set_timezone(name)
+            self.journal.set_timezone(zone)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -312,8 +312,7 @@ def remember(
     with _bank(options, create=True) as (_, owned):
         when, zone = (given, None) if given is not None else owned.now()
         entry = owned.edit([Add(said, when, values)], actor)
-    dated = "" if zone is None else f", dated {clock(when)} ({zone.name}, {zone.source})"
-    _report(options, entry, f"this is @{entry.position}{dated}", timezone=None if zone is None else ZoneRecord.of(zone))
+    _report(options, entry, f"this is @{entry.position}", timezone=None if zone is None else ZoneRecord.of(zone))
 
 
 def edit(

@@ -229,17 +229,17 @@ class OwnerJournal:
         name: str | None = self._value("SELECT name FROM zones WHERE owner_id = ?")
         return name
 
-    def set_timezone(self, name: str | None) -> None:
+    def set_timezone(self, zone: str | None) -> None:
         """Set the owner's time zone, or with None forget it.
 
         Raises:
             DeltaMemError: If there is no zone by this name.
         """
-        if name is not None:
-            named_zone(name, "owner")
+        if zone is not None:
+            named_zone(zone, "owner")
         with self._database.write() as connection:
-            if name is not None or self._owner_id(connection) is not None:
-                rows.set_zone(connection, rows.create_owner(connection, self.name), name)
+            if zone is not None or self._owner_id(connection) is not None:
+                rows.set_zone(connection, rows.create_owner(connection, self.name), zone)
 
     @property
     def namespace(self) -> UUID | None:
