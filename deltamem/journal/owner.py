@@ -208,8 +208,9 @@ class OwnerJournal:
         """The position that stood at a time of the sessions' own calendar.
 
         A time with an offset is an instant, as which session times without one count as if in UTC; a time without an offset
-        is compared with the wall clocks of the sessions, wherever these were. What stood then is the last session, or edit that has a time, that is not undone and not later than `time`, or the last other
-        entry between it and the next one if it is not undone either; 0 if there is no such session.
+        is compared with the wall clocks of the sessions, wherever these were. What stood then is the last session, or edit
+        that has a time, that is not undone and not later than `time`, or the last other entry between it and the next one if
+        it is not undone either; 0 if there is no such session.
         """
         entries = "FROM entries WHERE owner_id = ?"
         with self._database.read():
@@ -225,7 +226,7 @@ class OwnerJournal:
 
     @property
     def timezone(self) -> str | None:
-        """The owner's time zone, an IANA name; None if none was set. It is no part of the entries: no rollback changes it."""
+        """The owner's time zone, an IANA name; None if none was set. It is in no entry, so no rollback changes it."""
         name: str | None = self._value("SELECT name FROM zones WHERE owner_id = ?")
         return name
 
