@@ -74,9 +74,7 @@ class Conversations(PluginStore):
         for row, part in made:
             self._empty(row, part)
 
-    def keep(
-        self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime
-    ) -> str:
+    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime) -> str:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
         The turns are what was said so far, or the end of it, the person's last turn included. `now` is the person's local
@@ -255,9 +253,7 @@ def _load(connection: sqlite3.Connection, owner_id: int, name: str) -> _Kept:
     return _Kept(json.loads(row["known"]), json.loads(row["turns"]), row["began_at"])
 
 
-def _save(
-    connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, kept: _Kept, now: datetime
-) -> None:
+def _save(connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, kept: _Kept, now: datetime) -> None:
     connection.execute(
         "INSERT INTO conversations (owner_id, name, person, part, began_at, touched_at, known, turns)"
         " VALUES (?, ?, ?, 1, ?, ?, ?, ?) ON CONFLICT (owner_id, name) DO UPDATE SET person = excluded.person,"
