@@ -12,6 +12,7 @@ from deltamem.memory import Memory
 from deltamem.sessions import CONTROL_MARK
 
 _TAG = "memories"
+_TEXTS = ("text", "input_text", "output_text", None)  # kinds of parts; clients mix OpenAI's two protocols
 _ENDS = re.compile(rf"<(?=\s*/?\s*{_TAG}\b)", re.IGNORECASE)
 
 
@@ -37,7 +38,7 @@ def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     parts: Iterable[object] = content if isinstance(content, list) else ()
-    texts = (part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part for part in parts)
+    texts = (part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else part for part in parts)
     return "\n".join(text for text in texts if isinstance(text, str))
 
 

@@ -1,18 +1,19 @@
 """Conversations that go on: what was said lies beside the journal until it has been quiet for a while.
 
-Chat completions bring the whole conversation with each request, or its end. Each turn is kept once all the same: the
-turns are known by salted digests, which stay when the turns have become a session, and when they are forgotten.
+Chat completions bring the whole conversation with each request, or its end. Each turn is kept once all the same (`history`):
+the turns are known by salted keys, which stay when the turns have become a session, and when they are forgotten. Each
+request opens a place for its answer, which stays empty if the answer breaks off.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import secrets
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import NamedTuple
 
 from deltamem import zones
 from deltamem.errors import DeltaMemError
@@ -23,45 +24,59 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import EntryKind, Forgotten, digest_of
 from deltamem.sessions import Session, Turn
 from deltamem.sqlite import Database
+from integrations.openai_proxy.history import WINDOW, History, Kept, Reading, key_of, said
 
 _SCHEMA = """
 CREATE TABLE conversations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
     name TEXT NOT NULL CHECK (name <> ''),
+    named INTEGER NOT NULL,
     person TEXT NOT NULL,
-    part INTEGER NOT NULL,
+    part INTEGER NOT NULL DEFAULT 1,
+    questions INTEGER NOT NULL DEFAULT 0,
+    taken INTEGER NOT NULL DEFAULT 0,
     began_at TEXT,
     touched_at INTEGER NOT NULL,
-    known TEXT NOT NULL,
-    turns TEXT NOT NULL,
-    PRIMARY KEY (owner_id, name),
-    CHECK ((turns = '[]') = (began_at IS NULL))
+    UNIQUE (owner_id, name)
 );
-CREATE INDEX kept_turns ON conversations (touched_at) WHERE turns <> '[]';
+CREATE INDEX waiting ON conversations (touched_at) WHERE began_at IS NOT NULL;
+CREATE TABLE turns (
+    conversation_id INTEGER NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    key TEXT NOT NULL,
+    content TEXT,
+    PRIMARY KEY (conversation_id, place)
+) WITHOUT ROWID;
+CREATE INDEX turns_by_key ON turns (key);
 """
-_KEPT = (
-    "SELECT conversations.*, owners.name AS owner FROM conversations JOIN owners ON owners.id = owner_id WHERE turns <> '[]'"
+# `questions`: turns of the person so far. `taken`: of the turns before this place, which are in sessions, only the keys are
+# left. `began_at`: when the first turn of the person that waits was said; answers alone wait for the person.
+_WAITING = (
+    "SELECT conversations.*, owners.name AS owner FROM conversations JOIN owners ON owners.id = owner_id"
+    " WHERE began_at IS NOT NULL"
 )
 # What was said later than now was said before the clock was set back.
 _IDLE = "(touched_at <= :before OR touched_at > :never)"
+_CANDIDATES = 8
+"""Conversations without a name that a history is laid beside, for each role at most."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A row."""
+class Place(NamedTuple):
+    """Where the answer to a request belongs."""
 
-    known: list[str] = field(default_factory=list)
-    """Digests of the turns that were said so far."""
-    turns: list[list[str]] = field(default_factory=list)
-    """Role and content of those that are in no session yet."""
-    began_at: str | None = None
+    name: str
+    """Of the conversation."""
+    conversation: int
+    number: int
 
 
 class Conversations(PluginStore):
     """The conversations of all owners."""
 
     name = "openai_proxy"
-    kind = file_kind("openai_proxy", 1, _SCHEMA)
+    kind = file_kind("openai_proxy", 2, _SCHEMA)
 
     def __init__(self, files: JournalFiles, database: Database) -> None:
         """Bind a file; empties the conversations of which an earlier process made sessions when it was killed."""
@@ -69,70 +84,69 @@ class Conversations(PluginStore):
         if files.read_only:
             return
         with files.journal.read() as journal, database.read() as connection:
-            kept = connection.execute(_KEPT).fetchall()
-            made = [(row, part) for row in kept if (part := _part_made(journal, row)) is not None]
-        for row, part in made:
-            self._empty(row, part)
+            waiting = [(row, *_session(connection, row)) for row in connection.execute(_WAITING).fetchall()]
+            made = [(row, end, _part_made(journal, row, session)) for row, session, end in waiting]
+        for row, end, part in made:
+            if part is not None:
+                self._take(row["id"], end, part)
 
-    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime) -> str:
+    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str) -> Place:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
-        The turns are what was said so far, or the end of it, the person's last turn included. `now` is the person's local
-        time, which is the session's if it begins with this.
+        Args:
+            journal: Of the owner.
+            name: The conversation, which its session's id is made of; without one, it is the conversation that the turns
+                continue, or a new one.
+            turns: What was said so far, or the end of it, the person's last turn included. Those of the assistant may be
+                empty, such as calls of tools.
+            person_name: How memories name the person.
 
         Returns:
-            The name of the conversation, which its session's id is made of; without one, its first turn names it.
+            Where the answer belongs.
 
         Raises:
-            DeltaMemError: If there are no turns.
+            DeltaMemError: If nothing is said in the turns.
         """
-        if not turns:
-            raise DeltaMemError("a conversation without turns cannot be kept")
         with self.write() as connection:
             owner_id = rows.create_owner(connection, journal.name)
-            salt = rows.namespace(connection, owner_id)
-            digests = [_digest(salt, turn) for turn in turns]
-            name = name or f"chat-{digests[0][1:]}"
-            kept = _load(connection, owner_id, name)
-            place, length = _overlap(kept.known, digests)
-            fresh, behind = list(turns[length:]), kept.known[place + length :]
-            if not fresh and len(behind) == 1 and behind[0][0] == "a" and kept.turns:
-                # The same question again: the answer is made again, and the client has dropped the first one.
-                kept.known.pop()
-                kept.turns.pop()
-            elif not fresh and any(digest[0] == "u" for digest in behind):
-                # Said before, but not just now: the person repeats it.
-                last = max((place for place, turn in enumerate(turns) if turn.role == "user"), default=len(turns))
-                fresh = list(turns[last:])
-            kept.known += (_digest(salt, turn) for turn in fresh)
-            kept.turns += ([turn.role, turn.content] for turn in fresh)
-            _save(connection, owner_id, name, person_name, kept, now)
-        return name
+            history = History(rows.namespace(connection, owner_id), turns)
+            if not any(turn.content for turn in history.turns):
+                raise DeltaMemError("a conversation without turns cannot be kept")
+            conversation = connection.execute(
+                "INSERT INTO conversations (owner_id, name, named, person, touched_at) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET person = excluded.person, touched_at = excluded.touched_at RETURNING *",
+                (
+                    owner_id,
+                    name or _continued(connection, owner_id, history) or f"chat-{secrets.token_hex(8)}",
+                    bool(name),
+                    person_name,
+                    rows.microseconds(datetime.now(UTC)),
+                ),
+            ).fetchone()
+            return Place(conversation["name"], conversation["id"], _enter(connection, conversation, history))
 
-    def answer(
-        self,
-        journal: OwnerJournal,
-        name: str,
-        turn: Turn,
-        person_name: str,
-        now: datetime,
-        *,
-        since: int | None = None,
-    ) -> None:
-        """Keep the answer to what was kept last in a conversation.
+    def answer(self, journal: OwnerJournal, place: Place, text: str, *, since: int | None = None) -> None:
+        """Keep an answer in its place; one that is made again replaces the first.
 
         Should a memory have been forgotten since the position of the journal at which memories were recalled for it, the
-        answer may repeat it, and is kept empty.
+        answer may repeat it, and is kept empty. Nothing is kept of it if the conversation was erased meanwhile.
         """
+        turn = said(Turn("assistant", text))
+        if not turn.content:
+            return
         with self.write() as connection:
-            owner_id = rows.create_owner(connection, journal.name)
-            kept = _load(connection, owner_id, name)
-            # Known even if it is empty, so that the client's history does not bring it back.
-            kept.known.append(_digest(rows.namespace(connection, owner_id), turn))
+            owner_id = rows.owner_id(connection, journal.name)
+            query = "UPDATE conversations SET touched_at = ? WHERE id = ? AND owner_id = ? RETURNING taken"
+            now = rows.microseconds(datetime.now(UTC))
+            conversation = connection.execute(query, (now, place.conversation, owner_id)).fetchone()
+            if conversation is None:
+                return
             later = () if since is None else journal.entries(since)
             gone = any(entry.kind is EntryKind.FORGET for entry in later)
-            kept.turns.append([turn.role, "" if gone else turn.content])
-            _save(connection, owner_id, name, person_name, kept, now)
+            content = None if place.number < conversation["taken"] else "" if gone else turn.content
+            key = key_of(rows.namespace(connection, owner_id), turn)
+            query = "UPDATE turns SET key = ?, content = ? WHERE conversation_id = ? AND place = ? AND role = 'assistant'"
+            connection.execute(query, (key, content, place.conversation, place.number))
 
     def end_idle(self, idle: timedelta) -> list[Job]:
         """Make sessions, as jobs, of what was kept in conversations in which nothing was said for a while.
@@ -141,7 +155,7 @@ class Conversations(PluginStore):
         """
         now = zones.utc_now()
         times = {"before": rows.microseconds(now - idle), "never": rows.microseconds(now + rows.CLOCK)}
-        query = f"{_KEPT} AND {_IDLE} ORDER BY touched_at"
+        query = f"{_WAITING} AND {_IDLE} ORDER BY touched_at"
         # A look first: writers take turns.
         with self.database.read() as connection:
             if connection.execute(f"{query} LIMIT 1", times).fetchone() is None:
@@ -151,120 +165,116 @@ class Conversations(PluginStore):
         # Read inside, so that nothing is forgotten between reading and writing.
         with self.files.journal.write() as journal:
             with self.database.read() as connection:
-                found = connection.execute(query, times).fetchall()
-            for row in found:
-                if not any(role == "user" for role, _ in json.loads(row["turns"])):
-                    continue
+                found = [(row, *_session(connection, row)) for row in connection.execute(query, times).fetchall()]
+            for row, session, end in found:
                 owner_id = rows.create_owner(journal, row["owner"])
                 for part in count(row["part"]):
                     try:
-                        taken.append((row, part, jobs.enqueue(journal, owner_id, _session(row, part))))
+                        job = jobs.enqueue(journal, owner_id, replace(session, id=_id(row, part)))
                     except JobConflictError:
                         continue  # another way in has used this id
+                    taken.append((row, end, part, job))
                     break
-        for row, part, _ in taken:
-            self._empty(row, part)
-        return [job for _, _, job in taken]
+        for row, end, part, _ in taken:
+            self._take(row["id"], end, part)
+        return [job for _, _, _, job in taken]
 
-    def _empty(self, row: sqlite3.Row, part: int) -> None:
-        """Take the turns of a row, which became a session, out of its conversation; later ones stay."""
-        # Where the person was when the conversation began; what came since was said there, too.
-        now = zones.utc_now().astimezone(datetime.fromisoformat(row["began_at"]).tzinfo)
+    def _take(self, conversation_id: int, end: int, part: int) -> None:
+        """Take the turns before a place, which became a session, out of a conversation; later ones stay."""
         with self.database.write() as connection:
-            kept = _load(connection, row["owner_id"], row["name"])
-            kept.turns = kept.turns[len(json.loads(row["turns"])) :]
-            connection.execute(
-                "UPDATE conversations SET part = ?, turns = ?, began_at = ? WHERE owner_id = ? AND name = ?",
-                (
-                    part + 1,
-                    json.dumps(kept.turns, ensure_ascii=False),
-                    now.isoformat() if kept.turns else None,
-                    row["owner_id"],
-                    row["name"],
-                ),
-            )
+            query = "UPDATE turns SET content = NULL WHERE conversation_id = ? AND place < ? AND content IS NOT NULL"
+            connection.execute(query, (conversation_id, end))
+            query = "SELECT 1 FROM turns WHERE conversation_id = ? AND place >= ? AND role = 'user' AND content IS NOT NULL"
+            further = connection.execute(query, (conversation_id, end)).fetchone() is not None
+            query = "UPDATE conversations SET part = ?, taken = ?, began_at = ? WHERE id = ?"
+            now = datetime.now(UTC).isoformat() if further else None
+            connection.execute(query, (part + 1, end, now, conversation_id))
 
     def forget(self, owner: str, forgotten: Forgotten) -> None:
         """Empty the kept turns that repeat what is forgotten."""
+        query = (
+            "SELECT turns.* FROM turns JOIN conversations ON conversations.id = conversation_id"
+            " JOIN owners ON owners.id = owner_id WHERE owners.name = ? AND content <> ''"
+        )
         with self.database.write() as connection:
-            for row in connection.execute(f"{_KEPT} AND owner = ?", (owner,)).fetchall():
-                turns = json.loads(row["turns"])
-                if forgotten.blank(turns):
-                    connection.execute(
-                        "UPDATE conversations SET turns = ? WHERE owner_id = ? AND name = ?",
-                        (json.dumps(turns, ensure_ascii=False), row["owner_id"], row["name"]),
-                    )
+            for row in connection.execute(query, (owner,)).fetchall():
+                if forgotten.repeated_in(row["content"]):
+                    empty = "UPDATE turns SET content = '' WHERE conversation_id = ? AND place = ?"
+                    connection.execute(empty, (row["conversation_id"], row["place"]))
                     self.database.purge_after()
 
 
-def _session(row: sqlite3.Row, part: int) -> Session:
-    turns = tuple(Turn(role, content) for role, content in json.loads(row["turns"]))
-    session_id = row["name"] if part == 1 else f"{row['name']}/{part}"
-    return Session(row["owner"], row["person"], datetime.fromisoformat(row["began_at"]), turns, session_id)
+def _continued(connection: sqlite3.Connection, owner_id: int, history: History) -> str | None:
+    """The conversation without a name that a history continues; None if it begins one."""
+    keys = history.keys()
+    # What the person says tells conversations apart better than "You're welcome!" does.
+    for role in "ua":
+        some = sorted({key for key in keys if key.startswith(role)})
+        query = (
+            "SELECT conversations.* FROM turns JOIN conversations ON conversations.id = conversation_id"
+            f" WHERE owner_id = ? AND NOT named AND key IN ({', '.join('?' * len(some))})"
+            " GROUP BY conversations.id ORDER BY count(*) DESC, touched_at DESC LIMIT ?"
+        )
+        candidates = connection.execute(query, (owner_id, *some, _CANDIDATES)).fetchall() if some else ()
+        readings = [(_read(connection, row, history)[0], row) for row in candidates]
+        met = [
+            (reading.meeting.turns, reading.at_end, row["touched_at"], row["name"])
+            for reading, row in readings
+            if reading.meeting is not None and (reading.at_end or reading.meeting.turns > 1)
+        ]
+        if met:
+            return str(max(met)[-1])
+    return None
 
 
-def _part_made(journal: sqlite3.Connection, row: sqlite3.Row) -> int | None:
-    """Which part of its conversation the kept turns are in the journal already; None if they are in none."""
+def _read(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History) -> tuple[Reading, int]:
+    """What is new to a conversation, and how many places it has so far."""
+    query = "SELECT place, role, key FROM turns WHERE conversation_id = ? ORDER BY place DESC LIMIT ?"
+    kept = [Kept(*row) for row in connection.execute(query, (conversation["id"], 2 * WINDOW)).fetchall()][::-1]
+    return history.read(kept, conversation["questions"], conversation["taken"]), kept[-1].place + 1 if kept else 0
+
+
+def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History) -> int:
+    """Write what is new to a conversation, and open a place for the answer; returns its number."""
+    (reading, end), conversation_id = _read(connection, conversation, history), conversation["id"]
+    if reading.question is not None:
+        number = reading.question + 1 + history.rounds
+        if conversation["taken"] <= number < end:
+            # The answer is made again: the first one stays until then, what followed it goes.
+            connection.execute("DELETE FROM turns WHERE conversation_id = ? AND place > ?", (conversation_id, number))
+            return number
+    entered = [(turn.role, history.key(turn), turn.content or None) for turn in reading.fresh]
+    entered.append(("assistant", "", None))
+    connection.executemany(
+        "INSERT INTO turns (conversation_id, place, role, key, content) VALUES (?, ?, ?, ?, ?)",
+        [(conversation_id, place, *turn) for place, turn in enumerate(entered, start=end)],
+    )
+    if questions := sum(turn.role == "user" for turn in reading.fresh):
+        query = "UPDATE conversations SET questions = questions + ?, began_at = coalesce(began_at, ?) WHERE id = ?"
+        connection.execute(query, (questions, datetime.now(UTC).isoformat(), conversation_id))
+    return end + len(entered) - 1
+
+
+def _id(conversation: sqlite3.Row, part: int) -> str:
+    return str(conversation["name"]) if part == 1 else f"{conversation['name']}/{part}"
+
+
+def _session(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[Session, int]:
+    """The next session of a conversation, and the place at which what follows it begins."""
+    query = "SELECT * FROM turns WHERE conversation_id = ? AND place >= ? AND content IS NOT NULL ORDER BY place"
+    kept = connection.execute(query, (row["id"], row["taken"])).fetchall()
+    turns = tuple(Turn(turn["role"], turn["content"]) for turn in kept)
+    began = datetime.fromisoformat(row["began_at"])
+    return Session(row["owner"], row["person"], began, turns, _id(row, row["part"])), kept[-1]["place"] + 1
+
+
+def _part_made(journal: sqlite3.Connection, row: sqlite3.Row, session: Session) -> int | None:
+    """Which part of its conversation a session is in the journal already; None if it is not there."""
     owner_id = rows.owner_id(journal, row["owner"])
-    part = int(row["part"])
-    while True:
-        session = _session(row, part)
-        standing = jobs.digests(journal, owner_id, session.id)
+    for part in count(int(row["part"])):
+        standing = jobs.digests(journal, owner_id, _id(row, part))
         if digest_of(session) in standing:
             return part
         if not standing:
-            return None
-        part += 1
-
-
-def _digest(salt: str, turn: Turn) -> str:
-    """16 digits that stand for a turn, behind the first letter of its role."""
-    content = json.dumps([salt, turn.role, turn.content]).encode()
-    return turn.role[0] + hashlib.sha256(content).hexdigest()[:16]
-
-
-def _overlap(known: Sequence[str], digests: Sequence[str]) -> tuple[int, int]:
-    """Where in what is known the longest beginning of what is said lies, the last such place, and how long it is.
-
-    In linear time (the Z algorithm): thousands of equal turns must not hold up everybody's writes.
-    """
-    joined = [*digests, None, *known]
-    # At each place, how much of the beginning stands there; `left` to `right` is the stretch that reaches farthest.
-    lengths, left, right = [0] * len(joined), 0, 0
-    for place in range(1, len(joined)):
-        length = min(right - place, lengths[place - left]) if place < right else 0
-        while place + length < len(joined) and joined[length] == joined[place + length]:
-            length += 1
-        lengths[place] = length
-        if place + length > right:
-            left, right = place, place + length
-    best = (len(known), 0)
-    for place, length in enumerate(lengths[len(digests) + 1 :]):
-        if length and length >= best[1]:
-            best = (place, length)
-    return best
-
-
-def _load(connection: sqlite3.Connection, owner_id: int, name: str) -> _Kept:
-    query = "SELECT known, turns, began_at FROM conversations WHERE owner_id = ? AND name = ?"
-    row = connection.execute(query, (owner_id, name)).fetchone()
-    if row is None:
-        return _Kept()
-    return _Kept(json.loads(row["known"]), json.loads(row["turns"]), row["began_at"])
-
-
-def _save(connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, kept: _Kept, now: datetime) -> None:
-    connection.execute(
-        "INSERT INTO conversations (owner_id, name, person, part, began_at, touched_at, known, turns)"
-        " VALUES (?, ?, ?, 1, ?, ?, ?, ?) ON CONFLICT (owner_id, name) DO UPDATE SET person = excluded.person,"
-        " began_at = excluded.began_at, touched_at = excluded.touched_at, known = excluded.known, turns = excluded.turns",
-        (
-            owner_id,
-            name,
-            person_name,
-            (kept.began_at or now.isoformat()) if kept.turns else None,
-            rows.microseconds(zones.utc_now()),
-            json.dumps(kept.known),
-            json.dumps(kept.turns, ensure_ascii=False),
-        ),
-    )
+            break
+    return None

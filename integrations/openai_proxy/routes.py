@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,8 +37,7 @@ from deltamem.server.problems import Problem, not_found
 from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
-from deltamem.zones import HEADER, Zone, requested_zone
-from integrations.openai_proxy.buffer import Conversations
+from integrations.openai_proxy.buffer import Conversations, Place
 from integrations.openai_proxy.settings import ProxySettings
 
 logger = logging.getLogger(__name__)
@@ -46,6 +45,9 @@ logger = logging.getLogger(__name__)
 _MODES = ("on", "read", "off")
 _LARGEST_ANSWER = 8 * 2**20
 """Bytes of an answer that are looked at; one that is larger goes through and is not remembered."""
+
+_BROKEN_OFF = ("error", "abort", "aborted", "cancelled", "canceled")
+"""Reasons of servers for ending an answer that is not whole. One that met its limit of tokens was said as it is."""
 
 # What concerns one connection only, what httpx writes itself, and what is meant for us.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"}
@@ -127,7 +129,7 @@ class ProxyRoutes(Routes):
                 manager = await anyio.to_thread.run_sync(self.service.manager_of, owner)
                 conversation = _Conversation(manager, person or manager.person_name, name, requested_zone(request.headers))
                 body = await self._with_memories(conversation, body)
-                kept = conversation if mode == "on" and conversation.turns else None
+                kept = conversation if mode == "on" and any(turn.content.strip() for turn in conversation.turns) else None
             except Exception as error:
                 mode = "error"
                 _log("recalled", error)
@@ -167,8 +169,7 @@ class ProxyRoutes(Routes):
                 hits = await manager.search(query, self.settings.memories)
             addition = recalled_text([hit.memory for hit in hits], conversation.person)
         spoken = (message for message in messages if message.get("role") in ("user", "assistant"))
-        turns = (Turn(message["role"], text_of(message.get("content"))) for message in spoken)
-        conversation.turns = [turn for turn in turns if turn.content.strip()]
+        conversation.turns = [Turn(message["role"], text_of(message.get("content"))) for message in spoken]
         if not addition:
             return body
         return (await anyio.to_thread.run_sync(_appended, text, places[-1], addition)).encode()
@@ -197,10 +198,7 @@ class ProxyRoutes(Routes):
         try:
             if conversation is not None and upstream.is_success:
                 try:
-                    name, zone = await asyncio.to_thread(conversation.keep)
-                    ours["X-DeltaMem-Timezone"] = f"{zone.name}; source={zone.source}"
-                    events = upstream.headers.get("content-type", "").startswith("text/event-stream")
-                    answer = _KeptAnswer(conversation, name, events)
+                    answer = _KeptAnswer(conversation, await asyncio.to_thread(conversation.keep))
                 except Exception as error:
                     ours["X-DeltaMem-Memory"] = "error"
                     _log("kept", error)
@@ -239,20 +237,19 @@ class _Conversation:
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
-    def keep(self) -> tuple[str, Zone]:
-        """Keep what was said; returns the name of the conversation, and the zone that dates it."""
+    def keep(self) -> Place:
+        """Keep what was said; returns where the answer belongs."""
         owned = self.manager.owned
         with owned.writing():
             kept, (now, zone) = owned.journal.files.beside(Conversations), owned.now(self.timezone)
             return kept.keep(owned.journal, self.name, self.turns, self.person, now), zone
 
-    def keep_answer(self, name: str, turn: Turn) -> None:
+    def keep_answer(self, place: Place, text: str) -> None:
         """Keep the answer to it."""
         owned = self.manager.owned
         with owned.writing():
             kept = owned.journal.files.beside(Conversations)
-            now = owned.now(self.timezone).time
-            kept.answer(owned.journal, name, turn, self.person, now, since=self.head)
+            kept.answer(owned.journal, place, text, since=self.head)
 
 
 async def _answered(sending: Coroutine[Any, Any, httpx.Response], request: Request) -> httpx.Response:
@@ -287,6 +284,7 @@ class _Relay(StreamingResponse):
         super().__init__(_relayed(upstream, answer), upstream.status_code)
         self.raw_headers = [(name.lower(), value) for name, value in headers]
         self._upstream = upstream
+        self._answer = answer
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         try:
@@ -296,52 +294,116 @@ class _Relay(StreamingResponse):
             logger.warning("the model's server broke off an answer: %s", type(error).__name__)
         finally:
             await _close(self._upstream)
+            if self._answer is not None:
+                # Clients leave, and servers break off, between the last word and the end of a stream.
+                with anyio.CancelScope(shield=True):
+                    await self._answer.keep()
 
 
 @dataclass
 class _KeptAnswer:
-    """Reads the text of an answer along as it goes by, and keeps it before the last of it has been sent on."""
+    """Reads an answer along as it goes by, and keeps it, once, before the last of it has been sent on."""
 
     conversation: _Conversation
-    name: str
-    events: bool
-    texts: list[str] = field(default_factory=list)
+    place: Place
+    events: bool | None = None
+    """Whether it is a stream of server-sent events, not a single object; None before its first byte."""
     rest: bytearray = field(default_factory=bytearray)
+    pending: bytes = b""
+    """The lines of an event that goes on."""
+    texts: dict[int, list[str]] = field(default_factory=dict)
+    """What was read of each choice."""
+    finished: set[int] = field(default_factory=set)
     size: int = 0
-    finished: bool = False
+    over: bool = False
+    """Whether nothing more is to be kept."""
 
-    def read(self, chunk: bytes) -> None:
-        """Some bytes of a single object, or of a stream of server-sent events."""
+    def read(self, chunk: bytes) -> bool:
+        """Read some bytes; returns whether they end the stream."""
         self.size += len(chunk)
-        if self.size > _LARGEST_ANSWER:
-            self.texts, self.rest = [], bytearray()
-            return
+        if self.over or self.size > _LARGEST_ANSWER:
+            self.over, self.texts, self.rest = True, {}, bytearray()
+            return False
         self.rest += chunk
-        if self.events and b"\n" in chunk:  # a long line in many pieces is split once
-            *lines, self.rest = self.rest.split(b"\n")
-            for data in (line.strip() for line in lines):
-                if data.startswith(b"data:"):
-                    self.read_choices(data.removeprefix(b"data:"), "delta")
+        if self.events is None and (begun := self.rest.lstrip()):
+            # As it is, not as it is called: some servers call their streams text/plain.
+            self.events = not begun.startswith(b"{")
+        if not self.events:
+            return False
+        # A long line in many pieces is split once.
+        *lines, self.rest = self.rest.split(b"\n") if b"\n" in chunk else (self.rest,)
+        if len(self.rest) < 16 and self.rest.removeprefix(b"data:").strip() == b"[DONE]":
+            lines.append(self.rest)  # the rest of the line adds nothing
+            self.rest = bytearray()
+        ends = [self._read_line(bytes(line)) for line in lines]
+        return any(ends)
 
-    def read_choices(self, data: bytes | bytearray, part: str) -> None:
-        """Read a whole object, or an event, whose texts are in a part of its choices."""
+    def _read_line(self, line: bytes) -> bool:
+        line = line.strip()
+        if not line.startswith(b"data:"):
+            self.pending = self.pending if line else b""
+            return False
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
+            # Some servers never say why an answer ends.
+            self.finished.update(self.texts)
+            return True
+        # An object may have several lines; a line may be an object of its own though no empty one follows.
+        if self._read_object(data) or self._read_object(self.pending + data):
+            self.pending = b""
+        elif len(self.pending) < 2**16:
+            self.pending += data
+        return False
+
+    def _read_object(self, data: bytes | bytearray) -> bool:
+        """Read the whole answer, or an event of a stream; returns whether it is an object."""
         try:
-            for choice in json.loads(data)["choices"]:
-                if choice.get("index", 0) == 0:
-                    self.texts.append(text_of(choice[part].get("content")))
-                    self.finished = self.finished or choice.get("finish_reason") is not None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # [DONE], or nothing that we know
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(value, dict):
+            return False
+        if value.get("error"):
+            self.over = True  # broken off, though the stream may be ended in form
+        choices = value.get("choices")
+        for number, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if not isinstance(choice, dict):
+                continue
+            index = choice.get("index")
+            number = index if isinstance(index, int) else number
+            said = self.texts.setdefault(number, [])
+            # Some servers end a stream with the whole message.
+            message = choice.get("delta") if self.events else choice.get("message")
+            message = message or (None if "".join(said) else choice.get("message"))
+            if isinstance(message, dict):
+                said.append(text_of(message.get("content")))
+            self._finish([number], choice.get("finish_reason"))
+        self._finish(self.texts, value.get("finish_reason"))
+        if not self.events:
+            self.finished.update(self.texts)  # an object is whole
+        return True
+
+    def _finish(self, numbers: Iterable[int], reason: object) -> None:
+        if reason in _BROKEN_OFF:
+            self.over = True
+        elif reason:  # "" means that it goes on, as null does
+            self.finished.update(numbers)
+
+    def end(self) -> None:
+        """Read what is left when the upstream has come to its end."""
+        if self.events:
+            self._read_line(bytes(self.rest))
+        else:
+            self._read_object(self.rest)
 
     async def keep(self) -> None:
-        """Keep the answer, once, if it came to its end."""
-        if not self.finished:
+        """Keep the first choice if it came to its end."""
+        first = min(self.texts, default=None)
+        if self.over or first is None or first not in self.finished:
             return
-        text, self.texts = "".join(self.texts), []
-        if not text.strip():
-            return
+        self.over = True
         try:
-            await asyncio.to_thread(self.conversation.keep_answer, self.name, Turn("assistant", text))
+            await asyncio.to_thread(self.conversation.keep_answer, self.place, "".join(self.texts[first]))
         except Exception as error:
             _log("kept", error)
 
@@ -352,19 +414,19 @@ async def _relayed(upstream: httpx.Response, answer: _KeptAnswer | None) -> Asyn
         if answer is None:
             yield chunk
             continue
-        answer.read(chunk)
-        if answer.events:
+        if answer.read(chunk):
             await answer.keep()
-            yield chunk
-            continue
-        # The last bytes go out when the answer is kept, so that whoever has it all can rely on that.
+        # The last bytes of an object go out when it is kept, so that whoever has it all can rely on that.
         if held:
             yield held
-        held = chunk
-    if answer is not None and not answer.events:
-        answer.read_choices(answer.rest, "message")
+        held = b"" if answer.events else chunk
+        if answer.events:
+            yield chunk
+    if answer is not None:
+        answer.end()
         await answer.keep()
-        yield held
+        if held:
+            yield held
 
 
 def _log(what: str, error: Exception) -> None:

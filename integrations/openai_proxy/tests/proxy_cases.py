@@ -23,6 +23,9 @@ from typing import Any
 import httpx
 from server_cases import QUICK, Server, ok, serving, until
 
+from deltamem.journal.jobs import JobState
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.server.service import ServerSettings
 from integrations.openai_proxy.buffer import Conversations
 from integrations.openai_proxy.settings import ProxySettings
@@ -179,6 +182,16 @@ def end(server: Server) -> None:
 
 def dialogues(server: Server, owner: str = "ann") -> list[list[str]]:
     return [[turn.content for turn in turns] for _, turns in server.service.store.journal.owner(owner).dialogues()]
+
+
+def kept(journal: Journal, owner: OwnerJournal) -> dict[str, list[str]]:
+    """The sessions that the conversations become when they end now."""
+    journal.beside(Conversations).end_idle(timedelta(0))
+    sessions = [session for job in owner.jobs(JobState.QUEUED) if (session := owner.job_session(job.id)) is not None]
+    return {
+        session.id: [("a:" if turn.role == "assistant" else "") + turn.content for turn in session.dialogue]
+        for session in sessions
+    }
 
 
 def headers(session: str | None = "s", owner: str | None = "ann", **further: str) -> dict[str, str]:

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proxy_cases import kept
 
-from deltamem.journal.jobs import JobState
 from deltamem.journal.journal import Journal
 from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
-from integrations.openai_proxy import buffer
-from integrations.openai_proxy.buffer import Conversations
+from integrations.openai_proxy.buffer import Conversations, Place
 
 START = datetime(2026, 4, 5, 20, 1)
 NOW = timedelta(0)
@@ -37,12 +36,19 @@ def turns(*texts: str) -> list[Turn]:
     return [Turn("assistant", text[2:]) if text.startswith("a:") else Turn("user", text) for text in texts]
 
 
-def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> str:
-    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START)
+def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> Place:
+    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann")
 
 
-def answer(owner: OwnerJournal, text: str, since: int | None = None) -> None:
-    owner.files.beside(Conversations).answer(owner, "s", Turn("assistant", text), "Ann", START, since=since)
+def answer(owner: OwnerJournal, text: str, place: Place, since: int | None = None) -> None:
+    owner.files.beside(Conversations).answer(owner, place, text, since=since)
+
+
+def exchange(owner: OwnerJournal, text: str, *texts: str, name: str | None = "s") -> Place:
+    """A request and its whole answer."""
+    place = keep(owner, *texts, name=name)
+    answer(owner, text, place)
+    return place
 
 
 def end(journal: Journal, idle: timedelta = NOW) -> list[str]:
@@ -51,17 +57,6 @@ def end(journal: Journal, idle: timedelta = NOW) -> list[str]:
 
 def add(owner: OwnerJournal, text: str) -> None:
     owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, Memory("m1", text, START))], actor="test")
-
-
-def kept(journal: Journal, owner: OwnerJournal) -> dict[str, list[str]]:
-    """The sessions that the conversations become when they end now."""
-    end(journal)
-    found = {}
-    for job in owner.jobs(JobState.QUEUED):
-        session = owner.job_session(job.id)
-        assert session is not None
-        found[session.id] = [("a:" if turn.role == "assistant" else "") + turn.content for turn in session.dialogue]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -85,8 +80,7 @@ def test_each_turn_is_kept_once(
     journal: Journal, owner: OwnerJournal, requests: list[list[str]], expected: list[str]
 ) -> None:
     for number, said in enumerate(requests, start=1):
-        assert keep(owner, *said) == "s"
-        answer(owner, str(number))
+        assert exchange(owner, str(number), *said).name == "s"
     assert kept(journal, owner) == {"s": expected}
 
 
@@ -99,9 +93,8 @@ def test_a_client_that_sends_its_history_loses_and_repeats_nothing(steps: list[t
         for number, (text, window, ended) in enumerate(steps):
             # Numbered: a window that holds nothing but one repeated turn cannot be told from a repetition.
             history.append(f"{text}{number}")
-            keep(owner, *history[-1 - window :])
+            exchange(owner, text, *history[-1 - window :])
             history.append(f"a:{text}")
-            answer(owner, text)
             if ended:
                 end(journal)
         assert [text for session in kept(journal, owner).values() for text in session] == history
@@ -120,39 +113,29 @@ def test_a_conversation_that_goes_on_becomes_further_sessions_and_ids_of_others_
 
 
 def test_an_answer_alone_waits_for_the_person(journal: Journal, owner: OwnerJournal) -> None:
-    keep(owner, "u1")
+    place = keep(owner, "u1")
     end(journal)
-    answer(owner, "1")
+    answer(owner, "1", place)
     assert end(journal) == []
     keep(owner, "u1", "a:1", "u2")
     assert kept(journal, owner) == {"s": ["u1"], "s/2": ["a:1", "u2"]}
 
 
 def test_names_by_the_first_turn_differ_between_owners(journal: Journal, owner: OwnerJournal) -> None:
-    name = keep(owner, "Hello", "a:1", "u2", name=None)
-    assert keep(owner, "Hello", "a:1", "u2", "a:2", "u3", name=None) == name
-    assert keep(journal.owner("bob"), "Hello", name=None) != name, "nobody can compute it from what was said"
+    name = keep(owner, "Hello", "a:1", "u2", name=None).name
+    assert keep(owner, "Hello", "a:1", "u2", "a:2", "u3", name=None).name == name
+    assert keep(journal.owner("bob"), "Hello", name=None).name != name, "nobody can compute it from what was said"
 
 
 def test_forgetting_empties_what_waits_and_a_history_brings_nothing_back(journal: Journal, owner: OwnerJournal) -> None:
     add(owner, "Ann's word is xyzzy.")
-    keep(owner, "Note: ann's word  is XYZZY.", "a:Noted", "u2")
+    exchange(owner, "2", "Note: ann's word  is XYZZY.", "a:Noted", "u2")
     owner.forget("m1")
     keep(owner, "Note: ann's word  is XYZZY.", "a:Noted", "u2", "a:2", "u3")
     assert kept(journal, owner) == {"s": ["", "a:Noted", "u2", "a:2", "u3"]}
     assert journal.owners() == ["ann"]
     journal.erase_owner("ann")
     assert end(journal) == [] and journal.owners() == []
-
-
-@given(st.text("ab", max_size=12), st.text("ab", max_size=8))
-def test_the_overlap_is_the_last_of_the_longest(known: str, said: str) -> None:
-    lengths = [
-        next((n for n in range(len(said), 0, -1) if known[place:].startswith(said[:n])), 0) for place in range(len(known))
-    ]
-    longest = max(lengths, default=0)
-    place = max(place for place, length in enumerate([*lengths, 0]) if length == longest) if longest else len(known)
-    assert buffer._overlap(known, said) == (place, longest)
 
 
 def test_thousands_of_equal_turns_hold_up_nobody(journal: Journal, owner: OwnerJournal) -> None:
@@ -164,13 +147,11 @@ def test_thousands_of_equal_turns_hold_up_nobody(journal: Journal, owner: OwnerJ
 
 def test_an_answer_that_may_repeat_what_was_forgotten_meanwhile_is_kept_empty(journal: Journal, owner: OwnerJournal) -> None:
     add(owner, "Ann has a dog.")
-    keep(owner, "u1")
-    answer(owner, "1", since=1)
-    keep(owner, "u1", "a:1", "u2")
+    exchange(owner, "1", "u1")
+    place = keep(owner, "u1", "a:1", "u2")
     owner.forget("m1")
-    answer(owner, "You have a dog.", since=1)
-    keep(owner, "u1", "a:1", "u2", "a:You have a dog.", "u3")
-    answer(owner, "3", since=2)
+    answer(owner, "You have a dog.", place, since=1)
+    answer(owner, "3", keep(owner, "u1", "a:1", "u2", "a:You have a dog.", "u3"), since=2)
     assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:", "u3", "a:3"]}
 
 
@@ -191,7 +172,7 @@ def test_a_process_that_ends_while_it_makes_sessions_loses_and_repeats_nothing(
         add(owner, "xyzzy")
         owner.enqueue(Session("ann", "Ann", START, (Turn("user", "Hello"),), "s"))
         keep(owner, *said)
-        patch.setattr(Conversations, "_empty", lambda *_: None)
+        patch.setattr(Conversations, "_take", lambda *_: None)
         assert end(journal) == ["s/2"]
     with Journal.open(tmp_path / "j", read_only=True) as journal:
         assert journal.integrity_check() == [] and journal.owners() == ["ann"]
@@ -199,5 +180,5 @@ def test_a_process_that_ends_while_it_makes_sessions_loses_and_repeats_nothing(
         owner = journal.owner("ann")
         owner.forget("m1")
         keep(owner, *said, "a:2", "u3")
-        assert kept(journal, owner) == {"s": ["Hello"], "s/2": ["u1", "a:", "u2"], "s/3": ["a:2", "u3"]}
+        assert kept(journal, owner) == {"s": ["Hello"], "s/2": ["u1", "a:", "u2"], "s/3": ["u3"]}
     assert b"xyzzy" not in b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

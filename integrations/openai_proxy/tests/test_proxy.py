@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from server_cases import ANN, LONG, QUICK, Server, block, conversed, ok, problem
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings
 from integrations.openai_proxy import routes
+from integrations.openai_proxy.buffer import Place
 from integrations.openai_proxy.settings import ProxySettings
 
 
@@ -345,6 +346,133 @@ def test_when_the_client_leaves_the_upstream_is_left(upstream: Upstream, server:
     left.set()
     assert upstream.gone.wait(LONG)
     ok(server.client(**headers()).get("/health/live"))
+
+
+def stream(*chunks: object) -> bytes:
+    """Events; a pair is a text and the reason for which it ends."""
+
+    def data(chunk: object) -> bytes:
+        if isinstance(chunk, tuple):
+            return event(*chunk)
+        return b"data: " + (chunk.encode() if isinstance(chunk, str) else json.dumps(chunk).encode()) + b"\n\n"
+
+    return b"".join(map(data, chunks))
+
+
+def choices(*found: dict[str, Any], **more: object) -> dict[str, Any]:
+    return {"choices": list(found), **more}
+
+
+def piece(text: str, **more: object) -> dict[str, Any]:
+    return {"delta": {"content": text}, **more}
+
+
+DONE = "[DONE]"
+CALL = {"delta": {"tool_calls": [{"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}]}}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+MESSAGE = {"role": "assistant", "content": "I see."}
+WHOLE = {
+    "the reason is empty until the end": stream(("I ", ""), ("see.", ""), (None, "stop"), DONE),
+    "no reason at all": stream(choices(piece("I ")), choices(piece("see.")), DONE),
+    "always null": stream(("I ", None), ("see.", None), DONE),
+    "always empty": stream(("I ", ""), ("see.", ""), DONE),
+    "in each chunk": stream(("I ", "stop"), ("see.", "stop"), DONE),
+    "twice": stream(("I see.", "stop"), (None, "stop"), DONE, DONE),
+    "without an end mark": stream(("I ", None), ("see.", "stop")),
+    "last chunk without a choice": stream(("I see.", None), choices(finish_reason="stop")),
+    "last chunk without a delta": stream(("I see.", None), choices({"index": 0, "finish_reason": "stop"})),
+    "last delta is null": stream(("I see.", None), choices({"index": 0, "delta": None, "finish_reason": "length"})),
+    "usage": stream(("I see.", "stop"), choices(usage=USAGE), {"choices": None, "usage": USAGE}, {"usage": USAGE}, DONE),
+    "several choices": stream(
+        choices(piece("No.", index=1, finish_reason="stop")),
+        choices(piece("I ", index=0), piece("x", index=2)),
+        choices(piece("see.", index=0, finish_reason="stop")),
+        DONE,
+    ),
+    "choices without numbers": stream(choices(piece("I "), piece("N")), choices(piece("see."), piece("o.")), DONE),
+    "the whole message at the end": stream(("I ", None), choices({"index": 0, "message": MESSAGE, **piece("see.")}), DONE),
+    "the whole message instead": stream(choices({"index": 0, "message": MESSAGE, "finish_reason": "stop"})),
+    "parts": stream(choices(piece([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I see."}])), DONE),
+    "a tool after the text": stream(("I see.", None), choices(CALL), (None, "tool_calls"), DONE),
+    "comments": b": wait\n\nevent: x\nid: 1\n" + stream(("I see.", None)) + b":\n\n" + stream(DONE),
+    "lines of one kind or another": stream(("I see.", "stop"), DONE).replace(b"\n", b"\r\n"),
+    "no empty lines": stream(("I ", ""), ("see.", "stop"), DONE).replace(b"\n\n", b"\n").replace(b": ", b":"),
+    "no last line end": stream(("I see.", ""), DONE).rstrip(),
+    "objects over several lines": stream(("I ", ""), ("see.", "")).replace(b", ", b",\ndata: ") + stream(DONE),
+    "no JSON": stream("{x", ("I see.", ""), "null", "[]", "{}", '{"choices": [1, {}]}', DONE),
+    "an object": said("I see."),
+    "an object without a reason": said("I see.").replace(b'"finish_reason": "stop", ', b""),
+    "an object with an empty reason": b"\n" + said("I see.").replace(b'"stop"', b'""'),
+    "an object with several choices": json.dumps(choices({"message": MESSAGE}, {"message": {"content": "No."}})).encode(),
+}
+CUT = {
+    "the reason is empty": stream(("I ", ""), ("see", "")),
+    "the reason is null": stream(("I ", None)),
+    "no reason": stream(choices(piece("I "))),
+    "only another choice is whole": stream(choices(piece("I ", index=0), piece("No.", index=1, finish_reason="stop"))),
+    "an error": stream(("I ", ""), {"error": {"message": "out of memory"}}, DONE),
+    "an error as a reason": stream(("I ", ""), (None, "error"), DONE),
+    "aborted": stream(("I ", "abort"), DONE),
+    "within an event": stream(("I ", ""), ("see.", "stop"))[:-20],
+    "half an object": said("I see.")[:-2],
+    "an object with an error": b'{"error": {"message": "out of memory"}, ' + said("I see.")[1:],
+    "nothing is said": stream(choices(CALL), (None, "tool_calls"), DONE),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("name", [*WHOLE, *CUT])
+async def test_a_whole_answer_is_kept_once_and_a_cut_one_never(name: str, size: int) -> None:
+    kept: list[str] = []
+
+    class Conversation:
+        def keep_answer(self, place: Place, text: str) -> None:
+            kept.append(text)
+
+    class Response:
+        async def aiter_raw(self) -> AsyncIterator[bytes]:
+            for start in range(0, len(sent), size):
+                yield sent[start : start + size]
+
+    sent = WHOLE.get(name, CUT.get(name, b""))
+    answer = routes._KeptAnswer(Conversation(), Place("s", 1, 1))  # type: ignore[arg-type]
+    got, ended = b"", False
+    async for chunk in routes._relayed(Response(), answer):  # type: ignore[arg-type]
+        got += chunk
+        ended = ended or got.count(DONE.encode()) > 0
+        assert kept or not ended or name in CUT, "before the end is sent on"
+    await answer.keep()
+    assert got == sent
+    assert [text for text in kept if text.strip()] == (["I see."] if name in WHOLE else [])
+
+
+def test_a_client_that_leaves_after_the_last_word_has_its_answer_kept(upstream: Upstream, server: Server) -> None:
+    left = threading.Event()
+
+    def answer(asked: Asked) -> Iterator[bytes]:
+        yield event("I see.", "stop")
+        assert left.wait(LONG)
+        if "off" in asked.last:
+            raise ConnectionError
+        while True:  # until the connection is found closed
+            yield b": wait\n\n" * 10_000
+
+    upstream.answers(answer)
+    for name in ("Leave", "Break off"):
+        left.clear()
+        body = chat(f"{name} here.", stream=True)
+        with server.client().stream("POST", CHAT, json=body, headers=headers(name.replace(" ", ""))) as response:
+            chunks = response.iter_raw()
+            next(chunks)
+            if "off" in name:
+                left.set()
+                with pytest.raises(httpx.RemoteProtocolError):
+                    list(chunks)
+        left.set()
+        assert upstream.gone.wait(LONG)
+        upstream.gone.clear()
+    until(lambda: end(server) or sorted(dialogues(server)) == [["Break off here.", "I see."], ["Leave here.", "I see."]])
 
 
 def test_a_huge_answer_goes_through_and_is_not_remembered(
