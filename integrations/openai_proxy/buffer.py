@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
@@ -88,9 +88,9 @@ class Conversations(PluginStore):
             made = [(row, end, _part_made(journal, row, session)) for row, session, end in waiting]
         for row, end, part in made:
             if part is not None:
-                self._take(row["id"], end, part)
+                self._take(row, end, part)
 
-    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str) -> Place:
+    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime) -> Place:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
         Args:
@@ -100,6 +100,7 @@ class Conversations(PluginStore):
             turns: What was said so far, or the end of it, the person's last turn included. Those of the assistant may be
                 empty, such as calls of tools.
             person_name: How memories name the person.
+            now: The person's local time, which is the session's if it begins with this.
 
         Returns:
             Where the answer belongs.
@@ -120,10 +121,10 @@ class Conversations(PluginStore):
                     name or _continued(connection, owner_id, history) or f"chat-{secrets.token_hex(8)}",
                     bool(name),
                     person_name,
-                    rows.microseconds(datetime.now(UTC)),
+                    rows.microseconds(zones.utc_now()),
                 ),
             ).fetchone()
-            return Place(conversation["name"], conversation["id"], _enter(connection, conversation, history))
+            return Place(conversation["name"], conversation["id"], _enter(connection, conversation, history, now))
 
     def answer(self, journal: OwnerJournal, place: Place, text: str, *, since: int | None = None) -> None:
         """Keep an answer in its place; one that is made again replaces the first.
@@ -137,7 +138,7 @@ class Conversations(PluginStore):
         with self.write() as connection:
             owner_id = rows.owner_id(connection, journal.name)
             query = "UPDATE conversations SET touched_at = ? WHERE id = ? AND owner_id = ? RETURNING taken"
-            now = rows.microseconds(datetime.now(UTC))
+            now = rows.microseconds(zones.utc_now())
             conversation = connection.execute(query, (now, place.conversation, owner_id)).fetchone()
             if conversation is None:
                 return
@@ -176,19 +177,20 @@ class Conversations(PluginStore):
                     taken.append((row, end, part, job))
                     break
         for row, end, part, _ in taken:
-            self._take(row["id"], end, part)
+            self._take(row, end, part)
         return [job for _, _, _, job in taken]
 
-    def _take(self, conversation_id: int, end: int, part: int) -> None:
+    def _take(self, row: sqlite3.Row, end: int, part: int) -> None:
         """Take the turns before a place, which became a session, out of a conversation; later ones stay."""
+        # Where the person was when the conversation began; what came since was said there, too.
+        now = zones.utc_now().astimezone(datetime.fromisoformat(row["began_at"]).tzinfo)
         with self.database.write() as connection:
             query = "UPDATE turns SET content = NULL WHERE conversation_id = ? AND place < ? AND content IS NOT NULL"
-            connection.execute(query, (conversation_id, end))
+            connection.execute(query, (row["id"], end))
             query = "SELECT 1 FROM turns WHERE conversation_id = ? AND place >= ? AND role = 'user' AND content IS NOT NULL"
-            further = connection.execute(query, (conversation_id, end)).fetchone() is not None
+            further = connection.execute(query, (row["id"], end)).fetchone() is not None
             query = "UPDATE conversations SET part = ?, taken = ?, began_at = ? WHERE id = ?"
-            now = datetime.now(UTC).isoformat() if further else None
-            connection.execute(query, (part + 1, end, now, conversation_id))
+            connection.execute(query, (part + 1, end, now.isoformat() if further else None, row["id"]))
 
     def forget(self, owner: str, forgotten: Forgotten) -> None:
         """Empty the kept turns that repeat what is forgotten."""
@@ -234,7 +236,7 @@ def _read(connection: sqlite3.Connection, conversation: sqlite3.Row, history: Hi
     return history.read(kept, conversation["questions"], conversation["taken"]), kept[-1].place + 1 if kept else 0
 
 
-def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History) -> int:
+def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History, now: datetime) -> int:
     """Write what is new to a conversation, and open a place for the answer; returns its number."""
     (reading, end), conversation_id = _read(connection, conversation, history), conversation["id"]
     if reading.question is not None:
@@ -251,7 +253,7 @@ def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: H
     )
     if questions := sum(turn.role == "user" for turn in reading.fresh):
         query = "UPDATE conversations SET questions = questions + ?, began_at = coalesce(began_at, ?) WHERE id = ?"
-        connection.execute(query, (questions, datetime.now(UTC).isoformat(), conversation_id))
+        connection.execute(query, (questions, now.isoformat(), conversation_id))
     return end + len(entered) - 1
 
 

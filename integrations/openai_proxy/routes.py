@@ -37,6 +37,7 @@ from deltamem.server.problems import Problem, not_found
 from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
+from deltamem.zones import HEADER, Zone, requested_zone
 from integrations.openai_proxy.buffer import Conversations, Place
 from integrations.openai_proxy.settings import ProxySettings
 
@@ -198,7 +199,9 @@ class ProxyRoutes(Routes):
         try:
             if conversation is not None and upstream.is_success:
                 try:
-                    answer = _KeptAnswer(conversation, await asyncio.to_thread(conversation.keep))
+                    place, zone = await asyncio.to_thread(conversation.keep)
+                    ours["X-DeltaMem-Timezone"] = f"{zone.name}; source={zone.source}"
+                    answer = _KeptAnswer(conversation, place)
                 except Exception as error:
                     ours["X-DeltaMem-Memory"] = "error"
                     _log("kept", error)
@@ -237,8 +240,8 @@ class _Conversation:
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
-    def keep(self) -> Place:
-        """Keep what was said; returns where the answer belongs."""
+    def keep(self) -> tuple[Place, Zone]:
+        """Keep what was said; returns where the answer belongs, and the zone that dates it."""
         owned = self.manager.owned
         with owned.writing():
             kept, (now, zone) = owned.journal.files.beside(Conversations), owned.now(self.timezone)

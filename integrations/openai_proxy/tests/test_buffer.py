@@ -37,7 +37,7 @@ def turns(*texts: str) -> list[Turn]:
 
 
 def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> Place:
-    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann")
+    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START)
 
 
 def answer(owner: OwnerJournal, text: str, place: Place, since: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import combinations
 
 import pytest
@@ -108,7 +109,7 @@ class Client:
         for change in self.changes:
             sent = CHANGES[change](sent)
         for time in range(times):
-            place = self.store.keep(self.owner, self.name, sent, "Ann")
+            place = self.store.keep(self.owner, self.name, sent, "Ann", datetime(2026, 4, 5))
             if shown is None:
                 self.store.answer(self.owner, place, answer if time == times - 1 else f"Wrong {time}")
         if shown != "":
