@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -30,6 +30,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langmem import create_manage_memory_tool, create_search_memory_tool
 
+from deltamem import zones
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
 from deltamem.jobs import Worker, WorkerSettings
@@ -167,6 +168,29 @@ def test_a_graph_remembers_and_recalls_and_its_prompts_grow_only_at_the_end(tmp_
             "And my city, my job?",
         ]
         assert all(entry.session_id.startswith("t1/") for entry in journal.entries() if entry.session_id)
+
+
+def test_what_is_said_is_of_the_persons_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zones, "utc_now", lambda: datetime(2026, 6, 2, 2, 30, tzinfo=UTC))
+    with serve(assistant) as server, MemoryStore.in_memory(WordEmbedder()) as memory:
+        graph = graph_of(nodes_on(memory, timezone="{zone}"), server)
+        owned = memory.bank("memories.ann")
+
+        def say(thread: str, **named: str) -> None:
+            run = config("ann", thread)
+            run["configurable"] |= named
+            graph.invoke({"messages": [HumanMessage("My city is Boston.")]}, run)
+
+        say("nobody's")
+        owned.set_timezone("America/Denver")
+        say("owner's")
+        say("run's", zone="Asia/Tokyo")
+        DeltaMemStore(memory).put(("memories", "ann"), "k", {"content": "Ann runs."})
+        times = [entry.session_time.isoformat() for entry in owned.journal.entries() if entry.session_time]
+        assert times[:2] == ["2026-06-02T02:30:00+00:00", "2026-06-01T20:30:00-06:00"]
+        assert times[2:] == ["2026-06-02T11:30:00+09:00", "2026-06-01T20:30:00-06:00"]
+        with pytest.raises(DeltaMemError, match="Mars/Base"):
+            say("nowhere", zone="Mars/Base")
 
 
 async def test_the_nodes_work_asynchronously_and_sessions_wait_for_a_worker(tmp_path: Path) -> None:
