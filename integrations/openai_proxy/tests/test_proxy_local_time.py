@@ -32,7 +32,7 @@ def test_a_conversation_is_of_the_persons_day_on_which_it_began(tmp_path: Path, 
         assert say("nobody's") == "UTC; source=default"
         assert say("asked", "Asia/Tokyo") == "Asia/Tokyo; source=request"
         ok(http.patch(ANN, json={"timezone": "America/New_York"}))
-        # The night of the change: it begins in the hour before, and goes on in the same hour of the other time, after midnight.
+        # The night of the change: one goes on past midnight, another from the hour to its repetition.
         clock[0] = datetime(2026, 11, 1, 3, 59, tzinfo=UTC)
         assert say("night") == "America/New_York; source=owner"
         clock[0] = datetime(2026, 11, 1, 5, 30, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The person's day by the native routes, by MCP and by commands: offsets stay, and what has no time is dated where they are."""
+"""The person's day by native routes, MCP and commands: offsets stay, and what has no time is dated where they are."""
 
 import json
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from episode_texts import WordEmbedder
 from mcp import Client
 from mcp.client.stdio import stdio_client
-from episode_texts import WordEmbedder
 from mcp_cases import call, connected, over_http, started
 from rule_model import RulePolicy
 from server_cases import ANN, LONG, Server, a_session, ok, problem
