@@ -1,4 +1,4 @@
-"""What an endpoint takes, learned once from what it refuses; first of all, how it keeps an answer to a JSON schema."""
+"""What an endpoint takes, learned once from what it refuses: options, bounds, and the way to an answer in a JSON schema."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeVar
 
 import openai
 
 from deltamem.errors import ContextLengthError, LLMError
+from deltamem.refusals import BUDGETS, ELSEWHERE, OptionRefusal, named_bound, params, refused_options
 
 ObjectWay = Literal["json_schema", "plain_schema", "json_object", "tools", "text"]
 """How an endpoint is asked for a JSON object: with the schema, with the schema less its bounds, for any object, by a
@@ -104,11 +105,6 @@ _FORM = re.compile(
 _SAMPLE = re.compile(
     r"json_validate_failed|tool_use_failed|output_parse_failed|failed_generation|failed to generate json", re.I
 )
-_ELSEWHERE = re.compile(
-    r"content[_ ]?(filter|policy|management)|moderation|model\b.{0,100}\b(not found|not exist|no access)|model_not_found"
-    r"|'param': '(model|temperature|max_tokens|max_completion_tokens|seed|top_p)'|billing|quota|api[_ ]key",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 def refusal(error: LLMError) -> Refusal | None:
@@ -124,11 +120,11 @@ def refusal(error: LLMError) -> Refusal | None:
     words = f"{cause.message} {cause.body}"
     if _SAMPLE.search(words):
         return Refusal.SAMPLE
-    if _ELSEWHERE.search(words):
+    if ELSEWHERE.search(words):
         return None
     if _FORM.search(words):
         return Refusal.FORM
-    return None if cause.status_code == 500 else Refusal.DOUBT
+    return None if cause.status_code == 500 or params(cause) - {"messages"} else Refusal.DOUBT
 
 
 Way = TypeVar("Way")
@@ -216,10 +212,97 @@ class Learned(Generic[Way]):
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms an endpoint takes requests, as its refusals have it; without any, as they are."""
+
+    refused: frozenset[OptionRefusal] = frozenset()
+    most_tokens: int | None = None  # Of an answer
+    least_tokens: int | None = None
+
+    def fit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A request without what is refused; the limit of an answer goes under its other name, if that is taken."""
+        fitted = {}
+        for name, value in body.items():
+            if name in BUDGETS and self._refuses(name, value):
+                name = next((other for other in BUDGETS if other not in body and not self._refuses(other, value)), name)
+            if not self._refuses(name, value):
+                fitted[name] = self._bounded(value) if name in BUDGETS else value
+        return fitted
+
+    def after(self, error: LLMError, body: Mapping[str, Any]) -> Terms | None:
+        """The terms on which to send a request once more that was refused on these; None if others are not named."""
+        sent = self.fit(body)
+        if bound := named_bound(error, next((sent[name] for name in BUDGETS if name in sent), None)):
+            changed: dict[str, Any] = {f"{bound.side}_tokens": bound.tokens}
+            return replace(self, **changed)
+        refused = self.refused | refused_options(error, sent)
+        return replace(self, refused=refused) if refused != self.refused else None
+
+    def __or__(self, other: Terms) -> Terms:
+        most = [terms.most_tokens for terms in (self, other) if terms.most_tokens is not None]
+        least = [terms.least_tokens for terms in (self, other) if terms.least_tokens is not None]
+        return Terms(self.refused | other.refused, min(most, default=None), max(least, default=None))
+
+    def __str__(self) -> str:
+        """What is done otherwise than it was asked for, to follow "requests go"."""
+        parts = [f"without {refused}" for refused in sorted(map(str, self.refused))]
+        parts += [f"with at most {self.most_tokens} tokens of an answer"] if self.most_tokens is not None else []
+        parts += [f"with room for at least {self.least_tokens} tokens"] if self.least_tokens is not None else []
+        return ", ".join(parts).replace("without max_tokens", "with max_completion_tokens for max_tokens")
+
+    def _refuses(self, name: str, value: object) -> bool:
+        return any(one.name == name and one.of(value) for one in self.refused)
+
+    def _bounded(self, tokens: Any) -> Any:
+        if not isinstance(tokens, int):
+            return tokens
+        bounded = tokens if self.most_tokens is None else min(tokens, self.most_tokens)
+        return bounded if self.least_tokens is None else max(bounded, self.least_tokens)
+
+
+class LearnedTerms:
+    """The terms of an endpoint, for tasks, threads and event loops at once; only success teaches."""
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        self.known = Terms()
+        self._lock = threading.Lock()
+
+    async def ask(self, body: Mapping[str, Any], send: Callable[[dict[str, Any]], Awaitable[Result]]) -> tuple[Result, bool]:
+        """Send a request on the terms that are known, and on others as long as refusals name them.
+
+        Returns:
+            The result, and whether that has taught something.
+
+        Raises:
+            LLMError: The first refusal that names no other terms, or the second one of the limit of an answer.
+        """
+        terms = self.known
+        bounded = False
+        while True:
+            try:
+                result = await send(terms.fit(body))
+            except LLMError as error:
+                further = terms.after(error, body)
+                if further is None:
+                    raise
+                changes_bound = further.refused == terms.refused
+                if changes_bound and bounded:
+                    raise
+                terms, bounded = further, bounded or changes_bound
+            else:
+                with self._lock:
+                    before, self.known = self.known, self.known | terms
+                    return result, self.known != before
+
+
+@dataclass(slots=True)
 class EndpointTraits:
     """What an endpoint takes for one of its models, as far as this process has found out."""
 
     object_way: Learned[ObjectWay] = field(default_factory=lambda: Learned(OBJECT_WAYS))
+    terms: LearnedTerms = field(default_factory=LearnedTerms)
+    window: int | None = None  # Context window in tokens, as told by the endpoint or whoever uses it
 
 
 _traits: dict[tuple[str, str], EndpointTraits] = {}

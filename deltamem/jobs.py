@@ -18,8 +18,8 @@ from typing import Self
 from deltamem.errors import DeltaMemError, LLMError, reason_of
 from deltamem.ingest import Outcome, Transition
 from deltamem.journal.jobs import Job, JobQueue, JobState
-from deltamem.llm import is_refusal, retry_after
 from deltamem.manager import MemoryManager
+from deltamem.refusals import is_refusal, retry_after
 from deltamem.sessions import Session
 
 logger = logging.getLogger(__name__)

@@ -7,16 +7,14 @@ import functools
 import hashlib
 import importlib.util
 import json
-import math
+import logging
 import os
 import random
-import re
 import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
@@ -27,67 +25,16 @@ import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.config import StrictModel
-from deltamem.endpoint import AnswerSchema, endpoint_traits, refusal
+from deltamem.endpoint import AnswerSchema, EndpointTraits, Refusal, endpoint_traits, refusal
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
+from deltamem.refusals import explain, is_unfinished, overflows, quoted, words_of
 from deltamem.sqlite import Database, FileKind
-from deltamem.text import shortened
+from deltamem.window import estimate_tokens
 
-_LONGEST_REASON = 300  # Characters of a server's own words that are passed on; some servers repeat the whole prompt
+logger = logging.getLogger(__name__)
 
-# As vLLM, SGLang, llama.cpp and the hosted services put it; only OpenAI and a few others give a code.
-_DOES_NOT_FIT = re.compile(
-    r"context[ _-]?(length|size|window)|maximum model length|(prompt|input) is too long|too many (input )?tokens",
-    re.IGNORECASE,
-)
-
-
-def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: str, api_key_env: str) -> LLMError:
-    """Turn what the client raised after its retries into one sentence; a `ContextLengthError` if the request was too long.
-
-    Should the server repeat the key that was sent, it is taken out.
-    """
-    reason = quoted(_reason(error), api_key)
-    # openai's client says time-out of all connections that aiohttp did not get or lost.
-    origin = error.__cause__ and error.__cause__.__cause__
-    lost_by_aiohttp = type(origin).__module__.startswith("aiohttp.") and not isinstance(origin, TimeoutError)
-    if isinstance(error, openai.APITimeoutError) and not lost_by_aiohttp:
-        return LLMError(f"endpoint {endpoint} gave no answer in time for model {model!r}; is the server overloaded?")
-    if isinstance(error, openai.APIConnectionError):
-        return LLMError(f"endpoint {endpoint} cannot be reached for model {model!r} ({reason}); is the server up?")
-    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
-        key = f"the key in ${api_key_env}" if api_key else f"a request without a key (${api_key_env} is not set)"
-        return LLMError(f"endpoint {endpoint} refused {key} for model {model!r}: {reason}")
-    if isinstance(error, openai.APIStatusError):
-        if _too_long(error):
-            return ContextLengthError(
-                f"endpoint {endpoint}: the request does not fit the window of model {model!r}: {reason}"
-            )
-        done = "failed on" if error.status_code >= 500 else "refused"
-        return LLMError(f"endpoint {endpoint} {done} the request to model {model!r}: {reason}")
-    return LLMError(f"endpoint {endpoint}: the request to model {model!r} failed: {reason}")
-
-
-def quoted(text: str, api_key: str) -> str:
-    """A server's words on one line, without the key and cut to a bearable length."""
-    line = " ".join((text.replace(api_key, "***") if api_key else text).split())
-    return shortened(line, _LONGEST_REASON)
-
-
-def _reason(error: openai.OpenAIError) -> str:
-    """The server's words, or those of the library that lost the connection."""
-    if isinstance(error, openai.APIConnectionError):
-        return str(error.__cause__ or error) or type(error.__cause__).__name__
-    if isinstance(error, openai.APIStatusError):
-        # Versions of the client differ in how much of this their own text holds.
-        said = error.body.get("message") if isinstance(error.body, dict) else None
-        return f"Error code: {error.status_code} - {said or error.body or 'no reason given'}"
-    return str(error)
-
-
-def _too_long(error: openai.APIStatusError) -> bool:
-    if error.status_code not in (400, 413, 422):
-        return False
-    return error.code == "context_length_exceeded" or _DOES_NOT_FIT.search(_reason(error)) is not None
+_PRESUMED_WINDOW = 8192
+"""Tokens. Where the window of a model is not known, see `LLM.chat`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +380,11 @@ class LLM:
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     @property
+    def traits(self) -> EndpointTraits:
+        """What is known of the model at its endpoint; shared with all who ask it in this process."""
+        return endpoint_traits(self.base_url, self.model)
+
+    @property
     def usage(self) -> RequestCounts:
         """What has been done so far; the object does not change afterwards."""
         return self._usage
@@ -441,7 +393,7 @@ class LLM:
         self,
         messages: Sequence[Mapping[str, object]],
         *,
-        temperature: float,
+        temperature: float | None,
         max_tokens: int | None,
         seed: int | None = None,
         response_format: Mapping[str, object] | None = None,
@@ -452,32 +404,39 @@ class LLM:
     ) -> Answer:
         """Let the model answer a conversation; messages and options as in the OpenAI protocol, `extra_body` beyond it.
 
-        Without `max_tokens` the endpoint sets a limit (vLLM: the rest of the window). The answer is cached for its `scope`,
-        and one scope never gets another's. Another number of the draw, `sample`, asks anew where the cache, or a fixed seed,
-        would repeat the answer.
+        Without `max_tokens` or `temperature` the endpoint takes its own (vLLM: the rest of the window). Options that it
+        refuses by name are left out or sent under their other name from then on (`deltamem.endpoint.Terms`). The answer is
+        cached for its `scope`, and one scope never gets another's. Another number of the draw, `sample`, asks anew where the
+        cache, or a fixed seed, would repeat the answer.
 
         Raises:
-            ContextLengthError: If the messages and `max_tokens` do not fit the model's window.
+            ContextLengthError: If the messages and `max_tokens` do not fit the model's window. On doubt too: if a refusal
+                names no reason, and the messages are estimated above half of the window, or of 8,192 tokens if it is not
+                known.
             LLMError: If the endpoint gives no usable answer, after the retries.
             DeltaMemError: If the cache cannot be used.
         """
         request = self._request(
             messages,
-            temperature=float(temperature),
+            temperature=None if temperature is None else float(temperature),
             max_tokens=max_tokens,
             seed=None if seed is None else seed + sample,
             response_format=response_format,
             tools=tools,
             extra_body=extra_body,
         )
-        return await self._recall(request, scope, sample) or await self._ask_and_keep(request, scope, sample)
+        known = await self._recall(request, scope, sample)
+        try:
+            return known or await self._ask_and_keep(request, scope, sample)
+        except LLMError as error:
+            raise self._or_too_long(error, messages) from error.__cause__
 
     async def chat_object(
         self,
         messages: Sequence[Mapping[str, object]],
         schema: AnswerSchema,
         *,
-        temperature: float,
+        temperature: float | None,
         max_tokens: int | None,
         seed: int | None = None,
         extra_body: Mapping[str, object] | None = None,
@@ -494,7 +453,7 @@ class LLM:
             ContextLengthError, LLMError, DeltaMemError: As `chat`; if no way is taken, that of the first refusal.
         """
         options: dict[str, Any] = {
-            "temperature": float(temperature),
+            "temperature": None if temperature is None else float(temperature),
             "max_tokens": max_tokens,
             "seed": None if seed is None else seed + sample,
             "extra_body": extra_body,
@@ -504,8 +463,21 @@ class LLM:
             if (known := await self._recall(request, scope, sample)) is not None:
                 return known.as_object()
         ways = {way: functools.partial(self._ask_and_keep, request, scope, sample) for way, request in requests.items()}
-        answer = await endpoint_traits(self.base_url, self.model).object_way.ask(ways, refusal)
+        try:
+            answer = await self.traits.object_way.ask(ways, refusal)
+        except LLMError as error:
+            raise self._or_too_long(error, messages) from error.__cause__
         return answer.as_object()
+
+    def _or_too_long(self, error: LLMError, messages: Sequence[Mapping[str, object]]) -> LLMError:
+        """The error, or a `ContextLengthError` in its place where that may be the reason and no other is given."""
+        cause = error.__cause__
+        window = self.traits.window or _PRESUMED_WINDOW
+        estimate = sum(estimate_tokens(str(message.get("content") or "")) for message in messages)
+        unexplained = isinstance(cause, openai.BadRequestError | openai.UnprocessableEntityError)
+        if not unexplained or refusal(error) is not Refusal.DOUBT or 2 * estimate <= window:
+            return error
+        return ContextLengthError(f"{error}; the messages, of about {estimate} tokens, may not fit the window")
 
     def _cache_key(self, request: Mapping[str, object], sample: int) -> dict[str, object]:
         served = self.cache and self.cache.served.get((self.base_url, self.model))
@@ -561,7 +533,11 @@ class LLM:
         connection = self._connection()
         async with connection.slots:  # asks no model, so it is not among the counted requests
             reply = await self._exchange(connection.client, ModelsReply, lambda it: it.models.with_raw_response.list())
-        return reply.models()
+        served = reply.models()
+        for model in served:
+            traits = endpoint_traits(self.base_url, model.id)
+            traits.window = traits.window or model.context_window
+        return served
 
     async def close(self) -> None:
         """Close the connections made in the running event loop; a later request makes new ones."""
@@ -571,23 +547,39 @@ class LLM:
             await connection.client.close()
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
-        # The client walks through all messages and schemas that it knows to be such, which takes as long as sending them.
         body = {name: value for name, value in request.items() if name != "extra_body"} | request.get("extra_body", {})
+        sent = 0
 
-        def send(client: openai.AsyncOpenAI) -> Awaitable[Any]:
-            create: Callable[..., Awaitable[Any]] = client.chat.completions.with_raw_response.create
-            return create(messages=(), model=self.model, extra_body=body)
+        async def exchange(fitted: dict[str, Any]) -> ChatReply:
+            nonlocal sent
+            sent += 1
+
+            def send(client: openai.AsyncOpenAI) -> Awaitable[Any]:
+                create: Callable[..., Awaitable[Any]] = client.chat.completions.with_raw_response.create
+                # The client walks through all messages and schemas that it knows to be such, which takes as long as sending.
+                return create(messages=(), model=self.model, extra_body=fitted)
+
+            try:
+                return await self._exchange(connection.client, ChatReply, send)
+            except LLMError as error:
+                if not is_unfinished(error):
+                    raise
+                return ChatReply(choices=[_Choice(message=_Message(), finish_reason="length")])
 
         connection = self._connection()
         async with connection.slots:
             self._count(requests=1)
             started = time.perf_counter()
             try:
-                reply = await self._exchange(connection.client, ChatReply, send)
+                reply, learned = await self.traits.terms.ask(body, exchange)
             except LLMError:
                 self._count(failures=1)
                 raise
+            finally:
+                self._count(retries=max(0, sent - 1))
             answer = reply.answer(time.perf_counter() - started)
+        if learned:
+            logger.warning("endpoint %s: requests to model %r go %s", self.base_url, self.model, self.traits.terms.known)
         self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
         return answer
 
@@ -617,8 +609,13 @@ class LLM:
             try:
                 return shape.model_validate_json(response.content)
             except ValidationError as error:
+                text = response.content.decode(errors="replace")
+                body = quoted(text, self._api_key) or "an empty body"
+                if '"error"' in text and overflows(400, words_of(text)):  # gateways say so with status 200
+                    raise ContextLengthError(
+                        f"endpoint {self.base_url}: the request does not fit the window of model {self.model!r}: {body}"
+                    ) from error
                 if left <= 0:
-                    body = quoted(response.content.decode(errors="replace"), self._api_key) or "an empty body"
                     raise LLMError(
                         f"endpoint {self.base_url} answered for model {self.model!r} with something else than "
                         f"{shape.expected}: {body}"
@@ -649,40 +646,6 @@ class LLM:
     def _count(self, **more: int) -> None:
         with self._lock:
             self._usage = replace(self._usage, **{name: getattr(self._usage, name) + count for name, count in more.items()})
-
-
-def is_passing(error: LLMError) -> bool:
-    """Whether the same request may succeed later, or at another endpoint that serves the same model.
-
-    So it is after a lost connection, a time-out, an answer that could not be read, a 408, 409, 429 or 5xx.
-    """
-    cause = error.__cause__
-    if isinstance(cause, openai.APIStatusError):
-        return cause.status_code in (408, 409, 429) or cause.status_code >= 500
-    return isinstance(cause, openai.APIConnectionError | ValidationError)
-
-
-def retry_after(error: LLMError) -> float | None:
-    """In how many seconds the server wants to be asked again, as its ``Retry-After`` says; None if it does not say."""
-    cause = error.__cause__
-    said = cause.response.headers.get("retry-after") if isinstance(cause, openai.APIStatusError) else None
-    if said is None:
-        return None
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(said).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def is_refusal(error: LLMError) -> bool:
-    """Whether the endpoint refused this request for what it holds, so that it would refuse it again."""
-    cause = error.__cause__
-    refused = isinstance(cause, openai.APIStatusError) and cause.status_code in (400, 413, 422)
-    return refused or isinstance(error, ContextLengthError)
 
 
 def _check_url(base_url: str) -> None:

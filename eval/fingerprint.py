@@ -21,8 +21,9 @@ from pydantic import computed_field
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
-from deltamem.llm import LLM, is_passing
+from deltamem.llm import LLM
 from deltamem.prompts import Prompt
+from deltamem.refusals import is_passing
 from deltamem.runs import atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, explain, written
+from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, written
+from deltamem.refusals import explain
 from eval.config import BenchmarkConfig, ManagerModel
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey, SystemUnavailableError
 from eval.systems.kinds import Calls, SystemKind, session_tokens

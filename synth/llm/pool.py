@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, is_passing
+from deltamem.llm import LLM, Answer
+from deltamem.refusals import is_passing
 from synth.config import LLMSettings, Structured
 from synth.llm.answers import thinking_tokens
 

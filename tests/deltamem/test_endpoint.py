@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from scripted_server import Reply, Script, completion, failure, replies, serve, too_long
 
-from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, endpoint_traits
+from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Terms, endpoint_traits
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, LLMError
 from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache
 from deltamem.policy import Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
+from deltamem.refusals import OptionRefusal
 
 TEXT = {"type": "string", "maxLength": 80}
 FACTS = AnswerSchema(
@@ -138,7 +139,7 @@ OTHERS = {
     "broken": (failure(500, "out of memory"), LLMError, "failed on"),
     "model": (failure(404, "The model `x` does not exist or you do not have access to it."), LLMError, "not exist"),
     "policy": (failure(400, "flagged by the content policy", code="content_filter"), LLMError, "content policy"),
-    "option": (Reply({"error": {"message": "Only 1 is supported.", "param": "temperature"}}, 400), LLMError, "Only 1"),
+    "option": (Reply({"error": {"message": "Not this one.", "param": "model"}}, 400), LLMError, "Not this"),
 }
 
 
@@ -331,6 +332,149 @@ async def test_a_cached_answer_counts_in_whatever_way_it_was_obtained(
         assert not (await ask(llm, scope="bob")).cached
         assert not (await ask(llm, scope="ann", sample=1)).cached
     cache.close()
+
+
+def present_day(body: dict[str, Any]) -> Reply:
+    """An endpoint as OpenAI's for its present models: it names one thing at a time."""
+    if "max_tokens" in body:
+        said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+        return Reply({"error": {"message": said, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
+    if body.get("temperature", 1) != 1:
+        said = (
+            "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."
+        )
+        return Reply({"error": {"message": said, "param": "temperature", "code": "unsupported_value"}}, 400)
+    if "seed" in body:
+        return failure(400, "Unrecognized request argument supplied: seed")
+    if body["max_completion_tokens"] > 4096:
+        most, sent = 4096, body["max_completion_tokens"]
+        return failure(
+            400, f"max_tokens is too large: {sent}. This model supports at most {most} completion tokens, not {sent}."
+        )
+    if body["max_completion_tokens"] == 1:
+        return failure(400, "Could not finish the message because max_tokens or model output limit was reached.")
+    return completion(OBJECT)
+
+
+async def test_options_that_are_refused_are_learned_once_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
+    with serve(present_day) as server:
+        first = LLM(server.url, "tiny", max_retries=0)
+        answer = await first.check(ASKED)  # as before a run: it teaches, and a model without a word is there all the same
+        assert (answer.text, answer.truncated) == ("", True)
+        assert len(server.requests) == 2 and first.usage == RequestCounts(requests=1, retries=1)
+        await ask(LLM(server.url, "tiny"), seed=3, max_tokens=9000)
+        learned = len(server.requests)
+        await ask(LLM(server.url, "tiny"), temperature=0.7, max_tokens=9000)
+        await LLM(server.url, "tiny").chat(ASKED, temperature=None, max_tokens=16, seed=4, extra_body={"top_k": 3})
+    assert learned == 2 + 4 and len(server.requests) == learned + 2  # temperature, seed, length
+    last = {name: value for name, value in server.requests[-1].items() if not name.startswith("_")}
+    assert last == {"model": "tiny", "messages": ASKED, "max_completion_tokens": 16, "top_k": 3}
+    assert server.requests[-2]["max_completion_tokens"] == 4096
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2 and told[1].endswith(
+        "requests to model 'tiny' go with max_completion_tokens for max_tokens, without seed, without temperature, "
+        "with at most 4096 tokens of an answer"
+    )
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_first_requests_at_once_are_all_answered_and_learn_the_same(threads: bool) -> None:
+    with serve(slowly(present_day)) as server:
+        llm = LLM(server.url, "tiny", max_retries=0)
+
+        async def one(number: int) -> Answer:
+            return await llm.chat(ASKED, temperature=number / 10, max_tokens=16 + number, seed=number or None)
+
+        if threads:
+            answers = await asyncio.gather(*(asyncio.to_thread(lambda n: asyncio.run(one(n)), n) for n in range(6)))
+        else:
+            answers = await asyncio.gather(*map(one, range(6)))
+        assert [answer.text for answer in answers] == [OBJECT] * 6
+        asked = len(server.requests)
+        await one(3)
+        assert len(server.requests) == asked + 1
+    terms = endpoint_traits(server.url, "tiny").terms.known
+    assert {str(one) for one in terms.refused} == {"max_tokens", "temperature", "seed"} and terms.most_tokens is None
+
+
+@pytest.mark.parametrize("reply", [OTHERS[kind][0] for kind in ("key", "policy", "model", "broken", "down", "window")])
+async def test_a_request_that_fails_otherwise_teaches_nothing_of_options(reply: Reply) -> None:
+    """Not even what it was refused for before: the next may fail for another reason too."""
+    with serve(replies(present_day({"max_tokens": 1}), reply, completion(OBJECT))) as server:
+        llm = LLM(server.url, "tiny", max_retries=0)
+        with pytest.raises(LLMError):
+            await llm.chat(ASKED, temperature=0, max_tokens=16)
+        assert llm.traits.terms.known == Terms()
+        await llm.chat(ASKED, temperature=0, max_tokens=16)
+    assert [sorted({"max_tokens", "max_completion_tokens"} & set(body)) for body in server.requests] == [
+        ["max_tokens"],
+        ["max_completion_tokens"],
+        ["max_tokens"],
+    ]
+
+
+async def test_an_endpoint_that_refuses_all_that_it_is_sent_is_asked_a_bounded_number_of_times() -> None:
+    def never(body: dict[str, Any]) -> Reply:
+        names = ", ".join(set(body) - {"model", "messages"}) or "nothing"
+        return failure(
+            400, f"unsupported: {names}. max_tokens is too large: it must be less than {body.get('max_tokens', 5) - 1}"
+        )
+
+    with serve(never) as server, pytest.raises(LLMError):
+        await LLM(server.url, "tiny", max_retries=0).chat(ASKED, temperature=0, max_tokens=64, seed=1, extra_body={"n": 1})
+    assert len(server.requests) <= 6
+
+
+async def test_the_other_name_is_not_used_where_both_are_refused_or_it_is_taken() -> None:
+    both = Terms(frozenset({OptionRefusal("max_tokens"), OptionRefusal("max_completion_tokens")}))
+    assert both.fit({"max_tokens": 9, "seed": 1}) == {"seed": 1}
+    first = Terms(frozenset({OptionRefusal("max_tokens")}), most_tokens=8)
+    assert first.fit({"max_tokens": 9}) == {"max_completion_tokens": 8}
+    assert first.fit({"max_tokens": 9, "max_completion_tokens": 500}) == {"max_completion_tokens": 8}
+    assert (first | Terms(most_tokens=4, least_tokens=2)).fit({"max_tokens": 1}) == {"max_completion_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("window", "words", "too_long"), [(1024, 700, True), (1024, 100, False), (None, 5000, True), (None, 700, False)]
+)
+async def test_a_refusal_without_a_reason_may_mean_that_the_window_is_full(
+    window: int | None, words: int, too_long: bool
+) -> None:
+    """Where the messages are estimated above half of it, or of 8,192 tokens."""
+    asked = [Message(role="user", content="word " * words)]
+    with serve(
+        lambda body: failure(400, "Request contains an invalid argument."), [{"id": "tiny", "max_model_len": window}]
+    ) as server:
+        llm = LLM(server.url, "tiny", max_retries=0)
+        await llm.models()
+        for call in (
+            llm.chat(asked, temperature=0, max_tokens=16),
+            llm.chat_object(asked, FACTS, temperature=0, max_tokens=16),
+        ):
+            with pytest.raises(LLMError, match="invalid argument") as caught:
+                await call
+            assert isinstance(caught.value, ContextLengthError) is too_long
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [failure(404, "Not Found"), failure(401, "no key"), failure(400, "flagged by our content policy"), failure(503, "busy")],
+)
+async def test_other_refusals_of_long_requests_are_not_doubted(reply: Reply) -> None:
+    with serve(lambda body: reply) as server, pytest.raises(LLMError) as caught:
+        await LLM(server.url, "tiny", max_retries=0).chat(
+            [Message(role="user", content="word " * 9000)], temperature=0, max_tokens=16
+        )
+    assert not isinstance(caught.value, ContextLengthError)
+
+
+async def test_an_overflow_that_a_gateway_reports_with_status_200_is_not_asked_for_again() -> None:
+    said = {
+        "error": {"message": "This endpoint's maximum context length is 64 tokens. However, you requested 90.", "code": 400}
+    }
+    with serve(lambda body: Reply(said)) as server, pytest.raises(ContextLengthError):
+        await LLM(server.url, "tiny").chat(ASKED, temperature=0, max_tokens=16)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

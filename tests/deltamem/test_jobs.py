@@ -16,9 +16,9 @@ from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.ingest import Outcome, Transition
 from deltamem.jobs import UNREADABLE, Worker, WorkerSettings, may_pass
 from deltamem.journal.jobs import Job, JobConflictError, JobState
-from deltamem.llm import retry_after
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
+from deltamem.refusals import retry_after
 from deltamem.sessions import Session, Turn
 
 START = datetime(2026, 4, 5, 20, 1)

@@ -19,7 +19,8 @@ import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, _trusted, is_passing
+from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, _trusted
+from deltamem.refusals import is_passing
 
 HELLO = [{"role": "user", "content": "hello"}]
 
