@@ -118,7 +118,7 @@ class EndpointPolicy:
         self,
         llm: LLM,
         *,
-        temperature: float = 1.0,
+        temperature: float | None = 1.0,
         max_tokens: int | None = 2048,
         seed: int | None = None,
         tool_role: ToolRole = "tool",
@@ -131,7 +131,7 @@ class EndpointPolicy:
 
         Args:
             llm: The model.
-            temperature: Of the sampling.
+            temperature: Of the sampling; None leaves it to the endpoint, as does one that it refuses.
             max_tokens: Of one assistant text; None leaves it to the endpoint.
             seed: Of the sampling, for endpoints that take one.
             tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool

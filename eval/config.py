@@ -74,7 +74,7 @@ class ModelSettings(_Endpoint):
     """A model in one of the three parts: manager, answerer, judge."""
 
     slots: PositiveInt
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: Annotated[float, Field(ge=0)] | None
     max_tokens: PositiveInt | None
     extra_body: dict[str, Any]  # Fields of requests outside the OpenAI protocol
 

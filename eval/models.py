@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 
@@ -44,6 +44,12 @@ class Models:
     def usage(self) -> dict[str, dict[str, int]]:
         """What each client has done in this run (`deltamem.llm.RequestCounts`), by its parts."""
         return {parts: asdict(llm.usage) for parts, llm in self.by_parts().items()}
+
+    def warnings(self) -> Iterator[str]:
+        """What was asked for otherwise than configured because the endpoint refuses it, a sentence for each client."""
+        for parts, llm in self.by_parts().items():
+            if terms := str(llm.traits.terms.known):
+                yield f"the endpoint of {parts} refuses what was configured: its requests went {terms}"
 
 
 @asynccontextmanager
@@ -104,7 +110,9 @@ async def check_models(config: BenchmarkConfig, models: Models, parts: Collectio
     for part, llm in needed.items():
         if isinstance(reply := replies[llm], BaseException):
             raise reply
-        said = f"{reply.reasoning}\n{reply.text}"
+        # Without its temperature of 0 the reply tells nothing.
+        greedy = llm.traits.terms.known.fit({"temperature": 0.0})
+        said = f"{reply.reasoning}\n{reply.text}" if greedy else "sampled"
         hashes[part] = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     await asyncio.gather(*(find_window(part, llm, getattr(config, part)) for part, llm in needed.items()))
     return hashes
@@ -123,6 +131,7 @@ async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | Non
         except LLMError:  # some services do not list their models
             return None
         window = next((model.context_window for model in served if model.id == settings.model), None)
+    llm.traits.window = window or llm.traits.window
     if window is not None and settings.max_tokens is not None and settings.max_tokens >= window:
         raise DeltaMemError(f"{part}.max_tokens={settings.max_tokens} leaves no room in a context window of {window} tokens")
     return window

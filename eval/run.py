@@ -185,7 +185,7 @@ class Run:
             results,
             usage=self.models.usage(),
             prompt_hashes=self.prompts.hashes,
-            warnings=[*self.manifest.warnings()],
+            warnings=[*self.manifest.warnings(), *self.models.warnings()],
             fingerprint=self.manifest.as_dict(),
             budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
             **measured,

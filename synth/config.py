@@ -215,8 +215,8 @@ class LLMSettings(StrictModel):
     slots: Annotated[int, Field(ge=1)] = 64
     timeout: Annotated[float, Field(gt=0)] = 1800.0
     max_retries: Annotated[int, Field(ge=0)] = 4
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    temperature: Annotated[float, Field(ge=0)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
     reasoning_effort: Literal["high", "medium", "low"] | None = "high"
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     structured: Literal["auto"] | Structured = "auto"
@@ -231,8 +231,8 @@ class LLMSettings(StrictModel):
     @property
     def body(self) -> dict[str, Any]:
         """The fields of a request that the OpenAI client has no argument for, or that not every server knows."""
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {"top_p": self.top_p, **effort, **self.extra_body}
+        own = {"top_p": self.top_p, "reasoning_effort": self.reasoning_effort}
+        return {name: value for name, value in own.items() if value is not None} | self.extra_body
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -78,6 +78,31 @@ def too_long() -> Reply:
     return failure(400, "This model's maximum context length is 64 tokens. However, your request has 90 input tokens.")
 
 
+def present_day(reply: Reply) -> Script:
+    """As OpenAI's endpoint for its present models: it refuses one thing after the other, and then gives a reply."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        if "max_tokens" in body:
+            said = (
+                "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            )
+            return Reply({"error": {"message": said, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
+        if body.get("temperature", 1) != 1:
+            said = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
+            return Reply({"error": {"message": said, "param": "temperature", "code": "unsupported_value"}}, 400)
+        if "seed" in body:
+            return failure(400, "Unrecognized request argument supplied: seed")
+        most, asked = 4096, body.get("max_completion_tokens", 0)
+        if asked > most:
+            said = f"max_tokens is too large: {asked}. This model supports at most {most} completion tokens, not {asked}."
+            return failure(400, said)
+        if asked == 1:
+            return failure(400, "Could not finish the message because max_tokens or model output limit was reached.")
+        return reply
+
+    return answer
+
+
 def replies(*script: Reply) -> Script:
     """Give the replies one after the other; the last one stays."""
     lock = threading.Lock()

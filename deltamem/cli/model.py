@@ -44,6 +44,7 @@ class OpenedBank(NamedTuple):
 
 async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     """The model behind the endpoint that the options name, once it has answered."""
+    from deltamem.endpoint import endpoint_traits
     from deltamem.policy import choose_mode
 
     if options.base_url is None:
@@ -66,6 +67,7 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     served = (listed or {}).get(name)
     window = options.window or (served.context_window if served else None)
     root = served.root if served else None
+    endpoint_traits(options.base_url.rstrip("/"), name).window = window
     policy = _endpoint_policy(options, _llm(options, name), thinking=thinking, window=window, root=root)
     async with _impatient(options, name) as llm:
         asked = _endpoint_policy(options, llm, thinking=thinking, window=window, root=root)
@@ -100,16 +102,18 @@ def _endpoint_policy(
     return EndpointPolicy(
         llm,
         temperature=options.temperature,
-        max_tokens=_MAX_TOKENS if window is None else _answer_tokens(window),
+        max_tokens=_answer_tokens(options, window),
         tool_role=options.tool_role,
         thinking=thinking,
         trained=options.checkpoint is not None or (root is not None and (Path(root) / EPISODE_FILE).is_file()),
     )
 
 
-def _answer_tokens(window: int) -> int:
+def _answer_tokens(options: Options, window: int | None) -> int | None:
+    if options.max_tokens != 0:
+        return options.max_tokens
     # The answer is part of the window, and most of it is needed for what the model reads.
-    return max(1, min(_MAX_TOKENS, window // 4))
+    return _MAX_TOKENS if window is None else max(1, min(_MAX_TOKENS, window // 4))
 
 
 def load(options: Options, folder: Path) -> CheckpointPolicy:
@@ -122,11 +126,10 @@ def load(options: Options, folder: Path) -> CheckpointPolicy:
             "running a checkpoint needs torch and transformers; install them with: pip install 'deltamem[local]', or name an"
             " endpoint that serves it with --base-url URL"
         ) from error
-    policy = CheckpointPolicy(
-        folder, temperature=options.temperature, thinking=episode.thinking, use_gpu=True, strict_window=True
-    )
+    temperature = 1.0 if options.temperature is None else options.temperature
+    policy = CheckpointPolicy(folder, temperature=temperature, thinking=episode.thinking, use_gpu=True, strict_window=True)
     policy.window = min(policy.window, options.window or policy.window)
-    policy.max_new_tokens = _answer_tokens(policy.window)
+    policy.max_new_tokens = _answer_tokens(options, policy.window) or policy.window
     return policy
 
 

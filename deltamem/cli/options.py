@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -34,6 +34,22 @@ def _option(help_text: str, metavar: str | None = None, panel: str | None = None
     return typer.Option(metavar=metavar, help=help_text, rich_help_panel=panel, min=minimum)
 
 
+def _number_option(kind: type[float], help_text: str) -> Any:
+    """An option of the model with a number from 0, or ``none``: then requests go without it."""
+
+    def parse(text: Any) -> float | None:
+        if str(text).lower() in ("none", "null"):
+            return None
+        with suppress(ValueError):
+            if (number := kind(text)) >= 0:
+                return number
+        raise typer.BadParameter(f"{text!r} is no number from 0 and not none")
+
+    return typer.Option(parser=parse, metavar="NUMBER|none", help=help_text, rich_help_panel=_MODEL)
+
+
+_TEMPERATURE = "Sampling temperature; with 'none' the endpoint's own. One that it refuses is left out."
+_TOKENS = "Longest answer in tokens, 'none' for no limit; 0 is 2,048, or a quarter of a window that is known."
 _WINDOW = "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split."
 _TIMEOUT = "How long to wait for an answer of the endpoint; a small machine needs minutes for a long session."
 _ROLE = "Role of the messages with search results; services that refuse 'tool' take 'user'."
@@ -68,7 +84,8 @@ class Options:
     ] = "OPENAI_API_KEY"
     window: Annotated[int | None, _option(_WINDOW, "TOKENS", _MODEL, minimum=1)] = None
     timeout: Annotated[float, _option(_TIMEOUT, "SECONDS", _MODEL, minimum=1)] = 600.0
-    temperature: Annotated[float, _option("Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
+    temperature: Annotated[float | None, _number_option(float, _TEMPERATURE)] = 0.0
+    max_tokens: Annotated[int | None, _number_option(int, _TOKENS)] = 0
     mode: Annotated[Literal["auto", "react", "assisted"], _option(_MODE, None, _MODEL)] = "auto"
     tool_role: Annotated[Literal["tool", "user"], _option(_ROLE, None, _MODEL)] = "tool"
     checkpoint: Annotated[Path | None, _option(_CHECKPOINT, "DIR", _MODEL)] = None

@@ -19,6 +19,7 @@ import openai
 from pydantic import ValidationError
 
 from deltamem.embedding import Embedder
+from deltamem.endpoint import endpoint_traits
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Answer, ChatReply, ResponseCache, Usage, written
 from deltamem.refusals import explain
@@ -54,7 +55,9 @@ class HttpCache:
         if self.cache is not None and (served := self.cache.served.get(model)):
             key["served"] = served
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
-        sent = httpx.Request(request.method, request.url, headers=headers, json=body, extensions=request.extensions)
+        # What the endpoint refuses was learned from the request with which the run began.
+        fitted = endpoint_traits(*model).terms.known.fit(body)
+        sent = httpx.Request(request.method, request.url, headers=headers, json=fitted, extensions=request.extensions)
         return CacheEntry(self.cache, self.scope, key, sent, values)
 
 

@@ -93,7 +93,7 @@ class LLMLabeller:
         embedder: Embedder,
         *,
         without: Collection[Part] = (),
-        temperature: float = 0.0,
+        temperature: float | None = 0.0,
         max_tokens: int | None = 2048,
         seed: int | None = None,
         extra_body: Mapping[str, object] | None = None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import Reply, Script, completion, failure, replies, serve, too_long
+from scripted_server import Reply, Script, completion, failure, present_day, replies, serve, too_long
 
 from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Terms, endpoint_traits
 from deltamem.episode import Message
@@ -334,30 +334,11 @@ async def test_a_cached_answer_counts_in_whatever_way_it_was_obtained(
     cache.close()
 
 
-def present_day(body: dict[str, Any]) -> Reply:
-    """An endpoint as OpenAI's for its present models: it names one thing at a time."""
-    if "max_tokens" in body:
-        said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-        return Reply({"error": {"message": said, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
-    if body.get("temperature", 1) != 1:
-        said = (
-            "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."
-        )
-        return Reply({"error": {"message": said, "param": "temperature", "code": "unsupported_value"}}, 400)
-    if "seed" in body:
-        return failure(400, "Unrecognized request argument supplied: seed")
-    if body["max_completion_tokens"] > 4096:
-        most, sent = 4096, body["max_completion_tokens"]
-        return failure(
-            400, f"max_tokens is too large: {sent}. This model supports at most {most} completion tokens, not {sent}."
-        )
-    if body["max_completion_tokens"] == 1:
-        return failure(400, "Could not finish the message because max_tokens or model output limit was reached.")
-    return completion(OBJECT)
+PRESENT = present_day(completion(OBJECT))
 
 
 async def test_options_that_are_refused_are_learned_once_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
-    with serve(present_day) as server:
+    with serve(PRESENT) as server:
         first = LLM(server.url, "tiny", max_retries=0)
         answer = await first.check(ASKED)  # as before a run: it teaches, and a model without a word is there all the same
         assert (answer.text, answer.truncated) == ("", True)
@@ -379,7 +360,7 @@ async def test_options_that_are_refused_are_learned_once_whoever_asks(caplog: py
 
 @pytest.mark.parametrize("threads", [False, True])
 async def test_first_requests_at_once_are_all_answered_and_learn_the_same(threads: bool) -> None:
-    with serve(slowly(present_day)) as server:
+    with serve(slowly(PRESENT)) as server:
         llm = LLM(server.url, "tiny", max_retries=0)
 
         async def one(number: int) -> Answer:
@@ -400,7 +381,7 @@ async def test_first_requests_at_once_are_all_answered_and_learn_the_same(thread
 @pytest.mark.parametrize("reply", [OTHERS[kind][0] for kind in ("key", "policy", "model", "broken", "down", "window")])
 async def test_a_request_that_fails_otherwise_teaches_nothing_of_options(reply: Reply) -> None:
     """Not even what it was refused for before: the next may fail for another reason too."""
-    with serve(replies(present_day({"max_tokens": 1}), reply, completion(OBJECT))) as server:
+    with serve(replies(PRESENT({"max_tokens": 1}), reply, completion(OBJECT))) as server:
         llm = LLM(server.url, "tiny", max_retries=0)
         with pytest.raises(LLMError):
             await llm.chat(ASKED, temperature=0, max_tokens=16)

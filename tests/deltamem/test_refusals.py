@@ -69,7 +69,7 @@ def shapes(said: Wording) -> dict[str, object]:
 def refused(status: int, body: object) -> LLMError:
     """The error of a request that was answered so."""
     text = body if isinstance(body, str) else json.dumps(body)
-    response = httpx.Response(status, text=text, request=httpx.Request("POST", "http://localhost/v1/chat/completions"))
+    response: Any = httpx.Response(status, text=text, request=httpx.Request("POST", "http://localhost/v1/chat/completions"))
     cause = openai.OpenAI(api_key="none")._make_status_error_from_response(response)
     error = explain(cause, endpoint="http://localhost/v1", model="m", api_key="", api_key_env="KEY")
     error.__cause__ = cause

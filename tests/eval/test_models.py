@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from answering_cases import CORRECT, FIELDS, config, request
-from scripted_server import completion, serve, unused_url
+from scripted_server import completion, present_day, serve, unused_url
 
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError
@@ -108,3 +108,26 @@ async def test_a_model_that_may_write_its_whole_window_is_refused_before_it_is_a
         async with open_models(chosen) as models:
             with pytest.raises(DeltaMemError, match=rf"{part}\.max_tokens=4096 leaves no room .* of 4096 tokens"):
                 await check_models(chosen, models)
+
+
+async def test_what_an_endpoint_refuses_is_learned_before_the_run_and_among_its_warnings(tmp_path: Path) -> None:
+    with serve(present_day(completion(CORRECT))) as server:
+        keys = {"base_url": server.url, "answer__model": "tiny", "judge__temperature": "null", "judge__max_tokens": "null"}
+        chosen = config(tmp_path / "out", seed=3, **keys)
+        async with open_models(chosen) as models:
+            hashes = await check_models(chosen, models)
+            checked = len(server.requests)
+            prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {"lenient": LENIENT})
+            answerer = make_answerer(chosen, models, LazyEmbedder(), prompts.answer)
+            assert answerer is not None and (await answerer.answer(request("x"), 0)).error is None
+            judge = make_judge(chosen, models, "lenient", LENIENT, prompts.judges["lenient"])
+            assert (await judge.judge(FIELDS, "c1")).label == "correct"
+            (warning,) = models.warnings()
+            assert warning == (
+                "the endpoint of answer+judge refuses what was configured: its requests went with max_completion_tokens for "
+                "max_tokens, without seed, without temperature, with at most 4096 tokens of an answer"
+            )
+            assert await check_models(chosen, models) == hashes, "a reply at another temperature is compared with none"
+    sent = [sorted({"max_completion_tokens", "temperature", "seed"} & set(body)) for body in server.requests]
+    assert checked == 3 and sent[2] == ["max_completion_tokens"]
+    assert sent[checked + 2 : checked + 4] == [["max_completion_tokens"], []]  # after the seed and the length are refused

@@ -16,9 +16,9 @@ import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
+from scripted_server import Reply, Script, completion, failure, present_day, replies, serve, unused_url
 
-from deltamem.llm import ResponseCache, Usage
+from deltamem.llm import LLM, ResponseCache, Usage
 from eval.systems.http_cache import AsyncMeteredTransport, HttpCache, Meter, MeteredTransport
 
 HELLO: Any = [{"role": "user", "content": "Hello."}]
@@ -88,6 +88,16 @@ def test_the_client_repeats_what_failed_on_the_way_and_one_answer_counts() -> No
     with serve(script) as server, client(server.url, meter, None).with_options(max_retries=2) as openai_client:
         assert ask(openai_client) == "fine"
         assert len(server.requests) == 3 and meter.take().calls == 1
+
+
+async def test_what_was_learned_of_the_endpoint_holds_for_other_clients(cache: ResponseCache) -> None:
+    with serve(present_day(completion("fine"))) as server:
+        llm = LLM(server.url, "tiny")
+        await llm.check(HELLO, max_tokens=16, temperature=0.0)
+        await llm.close()
+        with client(server.url, Meter(), cache) as openai_client:
+            assert ask(openai_client, temperature=0.0, max_tokens=300) == "fine"
+    assert server.requests[-1]["max_completion_tokens"] == 300 and "temperature" not in server.requests[-1]
 
 
 BARE = {"choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "half"}}]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llm_cases import FIXED, GOOD, PLACE, TASK, llm_settings, open_pool
-from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
+from scripted_server import Reply, completion, failure, present_day, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import Answer
@@ -178,3 +178,19 @@ async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: p
                 await ask(pool)
     (record,) = caplog.records
     assert "5 answers in a row without a trace of thinking" in record.getMessage() and server.url in record.getMessage()
+
+
+async def test_an_endpoint_that_refuses_options_is_asked_without_them_and_keeps_its_schema() -> None:
+    """Its format is another matter, and requests that wait learn from those that were first."""
+    with serve(present_day(completion("a"))) as server:
+        async with open_pool(server.url, slots=2, temperature=0.7, max_tokens=9000) as pool:
+            answers = await asyncio.gather(*(ask(pool) for _ in range(12)))
+            assert {answer.text for answer in answers} == {"a"} and set(pool.structured.values()) == {"json_schema"}
+        assert len(server.requests) <= 12 + 2 * 4
+        last = server.requests[-1]
+        assert last["max_completion_tokens"] == 4096 and not {"max_tokens", "temperature", "seed"} & set(last)
+        asked = len(server.requests)
+        async with open_pool(server.url, temperature=None, top_p=None, reasoning_effort=None, max_tokens=None) as pool:
+            await ask(pool)
+    assert len(server.requests) == asked + 1
+    assert {name for name in server.requests[-1] if not name.startswith("_")} == {"model", "messages", "response_format"}

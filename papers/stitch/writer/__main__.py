@@ -58,7 +58,7 @@ class WriterSettings(StrictModel):
     timeout: PositiveFloat
     max_retries: NonNegativeInt
     slots: PositiveInt
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: Annotated[float, Field(ge=0)] | None
     max_tokens: PositiveInt | None
     attempts: PositiveInt  # How often a turn is written until it passes the checks; then the template's words stay
 

@@ -55,7 +55,7 @@ class Rewriter:
     """Writes, checks by rule, then asks the model itself whether the text says the operation, as in appendix A.6."""
 
     def __init__(
-        self, llm: LLM, cache: ResponseCache, temperature: float, max_tokens: int | None, attempts: int, seed: int
+        self, llm: LLM, cache: ResponseCache, temperature: float | None, max_tokens: int | None, attempts: int, seed: int
     ) -> None:
         """Take over a client and its cache; they are closed at the end of the ``with`` block."""
         self._llm, self._cache, self._temperature, self._max_tokens = llm, cache, temperature, max_tokens
@@ -118,7 +118,7 @@ class Rewriter:
         self.counts["kept"] += 1
         return core
 
-    async def _ask(self, prompt: str, fields: dict[str, str], temperature: float, sample: int) -> str:
+    async def _ask(self, prompt: str, fields: dict[str, str], temperature: float | None, sample: int) -> str:
         answer = await self._llm.chat(
             [{"role": "user", "content": load_prompt(prompt, "papers.stitch.prompts").fill(**fields)}],
             temperature=temperature,

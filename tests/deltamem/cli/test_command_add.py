@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from command_cases import FRIDAY, MONDAY, SUNDAY, follow_rules, lines_of, one_sentence, run, run_json, session
 from episode_texts import add, outputs, search, update
-from scripted_server import Reply, Served, completion, failure, replies, serve
+from scripted_server import Reply, Served, completion, failure, present_day, replies, serve
 
 from deltamem.assisted import AssistedConfig
 from deltamem.episode import EpisodeConfig, save_episode_config
@@ -89,6 +90,31 @@ def test_options_reach_the_endpoint(bank: Path, monkeypatch: pytest.MonkeyPatch)
         assert {message["role"] for message in request["messages"]} <= {"system", "user", "assistant"}
         assert "Person: Annie" in request["messages"][1]["content"]
     assert "<tool_response>" in served.requests[-1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (("--temperature", "none", "--max-tokens", "none"), {}),
+        (("--temperature", "NULL", "--max-tokens", "77"), {"max_tokens": 77}),
+        (("--max-tokens", "0"), {"temperature": 0, "max_tokens": 1024}),
+    ],
+)
+def test_temperature_and_length_are_sent_as_given_or_not_at_all(
+    bank: Path, rules: Served, options: Sequence[str], sent: dict[str, object]
+) -> None:
+    assert run("add", "-", *options, given=lines_of(MONDAY)).exit_code == 0
+    assert {name: value for name, value in rules.requests[-1].items() if name in ("temperature", "max_tokens")} == sent
+    for wrong in ("-1", "warm", "nan"):
+        refused = run("add", "-", "--temperature", wrong, given=lines_of(MONDAY))
+        assert refused.exit_code == 2 and wrong in refused.output
+
+
+def test_an_endpoint_that_wants_other_options_is_asked_with_them(bank: Path) -> None:
+    with serve(present_day(completion(outputs(add("Ann's city is Boston."))))) as served:
+        done = run("add", "-", "--base-url", served.url, "--mode", "react", given=lines_of(MONDAY))
+    assert done.exit_code == 0, done.output
+    assert [memory["text"] for memory in run_json("show")["memories"]] == ["Ann's city is Boston."]
 
 
 def test_a_server_without_a_list_of_models_needs_the_name(bank: Path) -> None:
