@@ -19,16 +19,16 @@ from importlib import resources
 from itertools import count, pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
 from deltamem.bank.base import Hit
 from deltamem.config import StrictModel
 from deltamem.dedup import Adjustment
 from deltamem.endpoint import AnswerSchema
-from deltamem.episode import Episode, EpisodeConfig, EpisodeLog, Finished, Message, Search, Violation
+from deltamem.episode import REFUSALS, Episode, EpisodeConfig, EpisodeLog, Finished, Message, Search, Violation
 from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
-from deltamem.replies import without_thinking
+from deltamem.replies import after_thinking, json_pieces, json_values, without_thinking
 from deltamem.sessions import CONTROL_MARK, Role, Session, Turn
 from deltamem.text import (
     MONTHS,
@@ -319,6 +319,12 @@ class _Fact(BaseModel):
     """One entry of an answer, as far as it can be read."""
 
     fact: str = Field(validation_alias=AliasChoices("fact", "text", "memory"))
+    event: Literal["ADD", "UPDATE", "NONE", ""] = ""  # Of models that write operations; NONE says nothing new
+
+    @field_validator("event", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.strip().upper() if isinstance(value, str) else value
 
     @property
     def text(self) -> str:
@@ -337,45 +343,46 @@ class FactsReading(NamedTuple):
 
     facts: tuple[str, ...] | None  # None if it holds no list of facts
     whole: bool  # Whether it was one object of the form that was asked for
-
-
-_DECODER = json.JSONDecoder(strict=False)
-_START = re.compile(r'\{|\[(?=\s*["{])')
-_MOST_STARTS = (
-    200  # At which nothing can be read; a failing model may write nothing else, and each costs up to the whole text
-)
+    in_turns: bool = False  # Whether it was operations, as `deltamem.episode` asks for them
 
 
 def read_facts(text: str) -> FactsReading:
-    """Read the facts of an answer, whatever stands around them. Never raises.
+    """Read the facts of an answer, whatever stands around them, see `json_values`. Never raises.
 
-    A list that was cut, or that has entries which cannot be read, gives what can be; one without any gives None.
+    A list that was cut, or that has entries which cannot be read, gives what can be; one without any gives None. A list of
+    operations, as other software and our own turns have them, is a list of facts of which NONE tells none.
     """
-    text = without_thinking(text)
+    begin = after_thinking(text)
+    text = text[begin:] if begin > 0 else without_thinking(text)
+    found = json_values(text)
+    values, whole, listed, readable = found.values, found.plain, False, False
+    in_turns = "<outputs>" in text.partition("{")[0]
+    if found.broken is not None:  # What cannot be read as a whole may hold entries that can
+        values, whole, in_turns = [*values, *json_pieces(text, found.broken)], False, False
     entries: list[Any] = []
-    listed, failed, whole, position = False, 0, True, 0
-    while failed < _MOST_STARTS and (start := _START.search(text, position)):
-        try:
-            value, position = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
-            # What cannot be read as a whole may hold entries that can.
-            failed, whole, position = failed + 1, False, start.end()
-            continue
-        found = value.get("facts") if isinstance(value, dict) else value
-        whole = whole and isinstance(value, dict) and isinstance(found, list)
-        listed = listed or isinstance(found, list)
-        entries += found if isinstance(found, list) else [value]
+    for value in values:
+        wanted = value.get("facts") if isinstance(value, dict) else None
+        whole = whole and isinstance(wanted, list)
+        if isinstance(value, dict):
+            value = next((value[name] for name in _LISTS if isinstance(value.get(name), list | dict)), value)
+        listed = listed or isinstance(value, list)
+        entries += value if isinstance(value, list) else [value]
     facts = []
     for entry in entries:
         try:
-            fact = _Fact.model_validate({"fact": entry} if isinstance(entry, str) else entry).text
-            fact.encode("utf-8")
+            fact = _Fact.model_validate({"fact": entry} if isinstance(entry, str) else entry)
+            fact.text.encode("utf-8")
         except (ValidationError, UnicodeEncodeError):
             whole = False
             continue
-        facts.append(fact)
+        readable = True
+        if fact.event != "NONE":
+            facts.append(fact.text)
     nothing_told = listed and not entries
-    return FactsReading(tuple(facts) if facts or nothing_told else None, whole and listed)
+    return FactsReading(tuple(facts) if readable or nothing_told else None, whole and listed, in_turns)
+
+
+_LISTS = ("facts", "operations", "memory", "memories")  # Keys under which facts are listed; mem0's prompts say `memory`
 
 
 class AssistedEpisode(EpisodeLog):
@@ -391,7 +398,14 @@ class AssistedEpisode(EpisodeLog):
         self._known_ids = known_ids
         self._config = config
         self._facts: tuple[str, ...] | None = None
+        self._support = config.support
         self._near: dict[int, dict[str, Hit]] = {}  # By place of a fact the memories that it is compared with
+
+    @property
+    def problem(self) -> str:
+        """Why no facts could be read, in plain words."""
+        cut = Violation.TOKEN_LIMIT in self._violations
+        return REFUSALS[Violation.TOKEN_LIMIT] if cut else "it holds no JSON list of facts"
 
     @property
     def schema(self) -> AnswerSchema | None:
@@ -431,6 +445,8 @@ class AssistedEpisode(EpisodeLog):
             return Finished()
         if not reading.whole and not truncated:
             self._violations.append(Violation.BAD_OPERATION)
+        if reading.in_turns:  # Whoever writes our turns was trained for them, and needs no guard against inventions
+            self._support = 0
         self._facts = tuple(self._worth_keeping(reading.facts))
         if self._facts and self._known_ids and self._config.k:
             return Search(self._facts)
@@ -478,7 +494,7 @@ class AssistedEpisode(EpisodeLog):
                 self.adjustments[Adjustment.OTHER_SUBJECT] += 1
             elif self._is_request(fact):
                 self.adjustments[Adjustment.REQUEST] += 1
-            elif self._config.support and not self._own_words.holds(fact, self._config.support):
+            elif self._support and not self._own_words.holds(fact, self._support):
                 self.adjustments[Adjustment.UNSUPPORTED_TEXT] += 1
                 invented.append(fact)
             elif normalised(fact) in kept:
@@ -510,12 +526,14 @@ class AssistedEpisode(EpisodeLog):
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""
-        value: Any = None
-        text = without_thinking(text)
-        try:
-            value, _ = _DECODER.raw_decode(text, max(0, text.find("{")))
-        except (ValueError, RecursionError):
+        values = json_values(without_thinking(text)).values
+        value = values[0] if values else None
+        if value is None:
             self._violations.append(Violation.BAD_JSON)
+        if isinstance(value, dict) and len(value) == 1 and "1" not in value:
+            (value,) = value.values()  # Such as {"comparison": {...}}
+        if isinstance(value, list):
+            value = {str(number): said for number, said in enumerate(value, start=1)}
         found = {}
         for number, place in enumerate(self._near, start=1):
             try:
@@ -614,8 +632,10 @@ def _says_nothing_new(fact: str, memory: Memory, *, told: bool) -> bool:
 AnyEpisode: TypeAlias = Episode | AssistedEpisode
 
 
-def begin_episode(session: Session, known_ids: Collection[str], config: EpisodeConfig | AssistedConfig) -> AnyEpisode:
-    """An episode of the kind that the configuration is of."""
+def begin_episode(
+    session: Session, known_ids: Collection[str], config: EpisodeConfig | AssistedConfig, *, tolerant: bool = False
+) -> AnyEpisode:
+    """An episode of the kind that the configuration is of; `tolerant` as in `Episode`, for assisted ones always are."""
     if isinstance(config, AssistedConfig):
         return AssistedEpisode(session, known_ids, config)
-    return Episode(session, known_ids, config)
+    return Episode(session, known_ids, config, tolerant=tolerant)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
+from deltamem.replies import after_thinking, json_values
 from deltamem.runs import atomic_writer
 from deltamem.sessions import (
     CONTROL_MARK,
@@ -67,8 +69,10 @@ REFUSALS: Mapping[Violation, str] = {
     Violation.UNKNOWN_TOOL: f"the only tool is {SEARCH_TOOL}",
     Violation.BAD_ARGUMENTS: f"{SEARCH_TOOL} takes a query_list with at least one text",
     Violation.BAD_OPERATION: "outputs takes a list of operations",
+    Violation.TURN_LIMIT: "the last turn searched, where the outputs belong",
+    Violation.TOKEN_LIMIT: "it was cut at the limit of tokens, write less and nothing twice",
 }
-"""The answer to a turn without a readable action. Without marks: a chat server would take them for control."""
+"""What a model is told of an action that cannot be read. Without marks: a chat server would take them for control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,16 @@ class _UnreadableError(Exception):
         self.violation = violation
 
 
-def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -> AssistantTurn:
+def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True, tolerant: bool = False) -> AssistantTurn:
     """Read one assistant text: the queries or the operations, and the violations. Never raises, whatever the text.
 
     The text is the whole turn without its end-of-turn token, also what the chat template has written of it. An operation on
     any other id than the known ones of the memory state is refused. With `thinking` the turn must begin with a think block;
     without, there may be an empty one.
+
+    A `tolerant` reader, for serving, also understands what is an action in all but its form: tags or their end missing, a
+    fence, a list of operations or a single one by itself, and what `json_values` mends. Of a list that is cut the whole
+    operations count. The violations stay what they are for a strict reader. What may mean two things is not read.
     """
     violations: list[Violation] = []
     think = _THINK.match(text.lstrip())
@@ -137,20 +145,74 @@ def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -
     outside = "".join(rest[end:start] for end, start in zip(ends, starts, strict=True))
     if outside.strip() and (blocks or think):
         violations.append(Violation.TEXT_OUTSIDE_TAGS)
-    if not blocks:
-        return AssistantTurn(None, None, (*violations, Violation.NO_ACTION))
     if len(blocks) > 1:
         violations.append(Violation.SEVERAL_ACTIONS)
-    # An answer ends the episode, so it wins over a search that stands beside it.
-    chosen = next((block for block in blocks if block.tag == "outputs"), blocks[0])
     try:
-        if chosen.tag == "tool_call":
-            queries, problems = _read_call(_load(chosen.body))
-            return AssistantTurn(queries, None, (*violations, *problems))
-        operations, problems = _read_outputs(_load(chosen.body), known_ids)
-        return AssistantTurn(None, operations, (*violations, *problems))
+        if not blocks:
+            raise _UnreadableError(Violation.NO_ACTION)
+        # An answer ends the episode, so it wins over a search that stands beside it.
+        chosen = next((block for block in blocks if block.tag == "outputs"), blocks[0])
+        return _read_action(_load(chosen.body), chosen.tag == "outputs", known_ids, violations, tolerant)
     except _UnreadableError as error:
-        return AssistantTurn(None, None, (*violations, error.violation))
+        violations.append(error.violation)
+    if tolerant:
+        with suppress(_UnreadableError, RecursionError):
+            return _read_action(*_loose_action(text), known_ids, violations, tolerant)
+    return AssistantTurn(None, None, tuple(violations))
+
+
+def _read_action(
+    value: Any, is_answer: bool, known_ids: Collection[str], violations: Sequence[Violation], tolerant: bool
+) -> AssistantTurn:
+    if is_answer:
+        operations, problems = _read_outputs(value, known_ids, tolerant)
+        return AssistantTurn(None, operations, (*violations, *problems))
+    queries, problems = _read_call(value, tolerant)
+    return AssistantTurn(queries, None, (*violations, *problems))
+
+
+def _loose_action(text: str) -> tuple[Any, bool]:
+    """The action of a text that has none in the right form, as it should have been, and whether it is an answer.
+
+    Raises:
+        _UnreadableError: If there is none, or what there is may be two different ones.
+    """
+    begin = after_thinking(text)
+    if begin < 0:  # A thought without an end is no answer
+        raise _UnreadableError(Violation.NO_ACTION)
+    found = json_values(text[begin:])
+    if found.broken is not None:
+        raise _UnreadableError(Violation.BAD_JSON)
+    answers = [(value, listed) for value in found.values if (listed := _listed(value)) is not None]
+    if answers:
+        listed = answers[0][1]
+        if all(_is_operation(value) for value, _ in answers):  # One after the other, without a list
+            listed = [operation for _, single in answers for operation in single]
+        # A model that repeats itself says no more than it said first.
+        said = {json.dumps(entry, sort_keys=True) for entry in listed}
+        if any(json.dumps(entry, sort_keys=True) not in said for _, other in answers for entry in other):
+            raise _UnreadableError(Violation.SEVERAL_ACTIONS)
+        return {"operations": listed}, True
+    for value in found.values:
+        if isinstance(value, dict) and value.get("name") == SEARCH_TOOL:
+            return value, False
+    raise _UnreadableError(Violation.NO_ACTION)
+
+
+def _is_operation(value: Any) -> bool:
+    return isinstance(value, dict) and {"text", "event"} <= value.keys()
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """The operations that a value lists, or is one of; None if it is something else."""
+    if isinstance(value, dict) and value.get("name") == "outputs":  # As if it were a tool
+        value = value.get("arguments")
+    elif isinstance(value, dict) and len(value) == 1 and "operations" not in value:
+        (value,) = value.values()  # Such as {"outputs": [...]}
+    if isinstance(value, dict):
+        value = value if _is_operation(value) else value.get("operations")
+        value = [value] if isinstance(value, dict) else value
+    return value if isinstance(value, list) and (not value or any(map(_is_operation, value))) else None
 
 
 def _load(body: str) -> Any:
@@ -171,24 +233,30 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def _read_call(call: Any) -> tuple[tuple[str, ...], list[Violation]]:
+def _read_call(call: Any, tolerant: bool) -> tuple[tuple[str, ...], list[Violation]]:
     if not isinstance(call, dict) or call.get("name") != SEARCH_TOOL:
         raise _UnreadableError(Violation.UNKNOWN_TOOL)
     arguments = call.get("arguments")
-    if not isinstance(arguments, dict) or not isinstance(listed := arguments.get("query_list"), list):
+    listed = arguments.get("query_list") if isinstance(arguments, dict) else None
+    single = tolerant and isinstance(listed, str)
+    listed = [listed] if single else listed
+    if not isinstance(arguments, dict) or not isinstance(listed, list):
         raise _UnreadableError(Violation.BAD_ARGUMENTS)
     queries = tuple(query for query in listed if _is_text(query) and query.strip())
     if not queries:
         raise _UnreadableError(Violation.BAD_ARGUMENTS)
     strict = len(queries) == len(listed) <= MAX_QUERIES and call.keys() == {"name", "arguments"} and len(arguments) == 1
+    strict = strict and not single
     return queries[:MAX_QUERIES], [] if strict else [Violation.BAD_ARGUMENTS]
 
 
-def _read_outputs(outputs: Any, known_ids: Collection[str]) -> tuple[tuple[Operation, ...], list[Violation]]:
+def _read_outputs(outputs: Any, known_ids: Collection[str], tolerant: bool) -> tuple[tuple[Operation, ...], list[Violation]]:
     listed = outputs.get("operations") if isinstance(outputs, dict) else None
     if not isinstance(listed, list):
         raise _UnreadableError(Violation.BAD_OPERATION)
-    read = [_read_operation(entry) for entry in listed]
+    read = [_read_operation(entry, tolerant) for entry in listed]
+    if tolerant and listed and all(operation is None for operation, _ in read):
+        raise _UnreadableError(Violation.BAD_OPERATION)  # Something is said, and nothing of it understood
     violations = [violation for _, violation in read if violation is not None]
     if len(outputs) != 1:
         violations.append(Violation.BAD_OPERATION)
@@ -200,16 +268,17 @@ _EVENTS = frozenset(Event)
 _OPERATION_KEYS = {"text", "event", "target_memory_id"}
 
 
-def _read_operation(entry: Any) -> tuple[Operation | None, Violation | None]:
+def _read_operation(entry: Any, tolerant: bool) -> tuple[Operation | None, Violation | None]:
     """Read one entry of ``operations``: what was understood, and what was wrong with it."""
     if not isinstance(entry, dict) or not _is_text(name := entry.get("event")) or not _is_text(entry.get("text")):
         return None, Violation.BAD_OPERATION
     target = entry.get("target_memory_id")
-    if name not in _EVENTS or (target is not None and not _is_text(target)):
+    known = str(name).strip().upper() if tolerant else name
+    if known not in _EVENTS or (target is not None and not _is_text(target)):
         return None, Violation.BAD_OPERATION
-    event = Event(name)
+    event = Event(known)
     operation = Operation(event, entry["text"].strip(), None if event is Event.ADD else target)
-    strict = entry.keys() <= _OPERATION_KEYS and not (event is Event.ADD and target)
+    strict = name in _EVENTS and entry.keys() <= _OPERATION_KEYS and not (event is Event.ADD and target)
     return operation, None if strict else Violation.BAD_OPERATION
 
 
@@ -418,6 +487,17 @@ class EpisodeLog:
         self._violations: list[Violation] = []
         self._failure: str | None = None
 
+    @property
+    def problem(self) -> str:
+        """Why no operations could be read, in plain words."""
+        return REFUSALS[self._violations[-1]]
+
+    def tell(self, problem: str) -> None:
+        """Tell the model, before it begins, that its last answer to the same session could not be read, and why."""
+        asked = self.messages[-1]
+        told = f"Your last answer could not be read: {problem}. Answer in the form that is asked for."
+        self.messages[-1] = Message(role=asked["role"], content=f"{asked['content']}\n\n{told}")
+
     def stop(self, violation: Violation) -> None:
         """End the episode from outside, for example because the context is full."""
         self._violations.append(violation)
@@ -442,11 +522,14 @@ class EpisodeLog:
 class Episode(EpisodeLog):
     """One ReAct run over one session."""
 
-    def __init__(self, session: Session, known_ids: Collection[str], config: EpisodeConfig) -> None:
-        """Begin an episode; `known_ids` are those of the memory state before the session."""
+    def __init__(
+        self, session: Session, known_ids: Collection[str], config: EpisodeConfig, *, tolerant: bool = False
+    ) -> None:
+        """Begin an episode; `known_ids` are those of the memory state before the session; `tolerant` as in `read_turn`."""
         super().__init__(opening_messages(session, config))
         self._known_ids = known_ids
         self._config = config
+        self._tolerant = tolerant
         self._turns = 0
         self._refused_in_a_row = 0
 
@@ -458,7 +541,7 @@ class Episode(EpisodeLog):
         """
         self.messages.append(Message(role="assistant", content=text))
         self._turns += 1
-        turn = read_turn(text, self._known_ids, thinking=self._config.thinking)
+        turn = read_turn(text, self._known_ids, thinking=self._config.thinking, tolerant=self._tolerant)
         self._violations += turn.violations
         if truncated:
             self._violations.append(Violation.TOKEN_LIMIT)

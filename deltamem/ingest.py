@@ -224,13 +224,16 @@ class SessionReader:
         return split_session(session, max(SMALLEST_PART, min(limits)))
 
     async def _converse(self, session: Session, view: OverlayBank, reading: SessionReading) -> Trajectory | None:
-        """Run the episode; again if its answer cannot be read. None if none of the answers can."""
+        """Run the episode; if its answer cannot be read, again, told why. None if none of the answers can be read."""
+        problem = ""
         for attempt in range(self._attempts):
             asked = self._policy
             if isinstance(asked, ScopedPolicy):
                 asked = asked.for_scope(self._owned.owner, attempt)
             policy = MeteredPolicy(asked)
-            episode = begin_episode(session, view.state.keys(), self._episode)
+            episode = begin_episode(session, view.state.keys(), self._episode, tolerant=True)
+            if problem:
+                episode.tell(problem)
 
             async def search(queries: Sequence[str]) -> list[list[Hit]]:
                 return await asyncio.to_thread(self._find, queries, view)
@@ -245,6 +248,7 @@ class SessionReader:
                 reading.violations.update({str(reason): times for reason, times in episode.adjustments.items()})
             if trajectory.operations is not None:
                 return trajectory
+            problem = episode.problem
         return None
 
     # In a thread, both: the embedding model computes, and a bank may ask a server.

@@ -221,9 +221,14 @@ class EndpointPolicy:
         await self.llm.check([self._sent(message) for message in conversation], extra_body=self._extra_body)
 
     def for_scope(self, scope: str, sample: int = 0) -> EndpointPolicy:
-        """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`."""
+        """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`.
+
+        Any draw but the first has a seed, so that no cache on the way gives the first one again.
+        """
         bound = copy.copy(self)
         bound._scope, bound._sample = scope, sample
+        if sample and bound._seed is None:
+            bound._seed = 0  # to which the number is added
         return bound
 
     def forget_scope(self, scope: str) -> int:

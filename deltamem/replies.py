@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
 _MOST_STARTS = 1_000  # Braces at which an object is looked for; a failing model may write nothing else
+_MOST_PIECES = 200  # Brackets at which no piece is found; each costs up to the whole text
 _MOST_PROBLEMS = 20
 _LONGEST_VALUE = 80
 
@@ -65,6 +66,162 @@ def last_object(text: str, accept: Callable[[dict[str, Any]], T | None]) -> T | 
         if (accepted := accept(value)) is not None:
             found, end = accepted, after
     return found
+
+
+def after_thinking(text: str) -> int:
+    """Where the think blocks end that precede all JSON, which may name the tag in a text; -1 if one has no end."""
+    position, bracket = 0, _BRACKET.search(text)
+    while (begin := text.find("<think>", position, bracket.start() if bracket else len(text))) >= 0:
+        end = text.find("</think>", begin)
+        if end < 0:
+            return -1
+        position = end + len("</think>")
+        if bracket is not None and bracket.start() < position:
+            bracket = _BRACKET.search(text, position)
+    return position
+
+
+_BRACKET = re.compile(r"[\[{]")
+
+
+class JsonValues(NamedTuple):
+    """The JSON objects and lists in a text, from left to right."""
+
+    values: list[Any]
+    plain: bool  # Whether all are valid JSON (line breaks within strings aside)
+    broken: int | None  # Where something begins that cannot be read; what follows it is not looked at
+
+
+def json_values(text: str) -> JsonValues:
+    """Find the JSON values in what a model wrote, whatever stands around them, in time linear in the text.
+
+    Understood beyond JSON: raw line breaks and tabs in strings, trailing commas, commas missing between entries, comments,
+    single and typographic quotes, full-width commas and colons, names as Python and JavaScript write them, invisible
+    characters, and a list that is cut, of which the whole entries count. Nothing is guessed: a string is what stands between
+    its quotes, and where a quote within a text makes it doubtful where it ends, the value cannot be read. An empty list
+    counts if nothing stands beside it; what follows the end of an answer's tag does not count.
+    """
+    if _EMPTY_LIST.fullmatch(text):
+        return JsonValues([[]], plain=text.strip() == "[]", broken=None)
+    values: list[Any] = []
+    failed, position = 0, 0
+    while opening := _OPENING.search(text, position):
+        start = opening.start()
+        if values and _END_TAG.search(text, position, start):
+            break
+        try:
+            value, position = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            failed += 1
+            value, position, quoted, cut = _mended(text, start)
+            if value is None and cut and values:
+                break
+            if (value is None and quoted) or failed > _MOST_STARTS:  # What follows may be within a string
+                return JsonValues(values, plain=False, broken=start)
+        if value is not None:
+            values.append(value)
+    return JsonValues(values, plain=not failed, broken=None)
+
+
+def json_pieces(text: str, position: int) -> list[Any]:
+    """Valid JSON objects and lists from a position on, also within what cannot be read as a whole."""
+    values: list[Any] = []
+    failed = 0
+    while failed < _MOST_PIECES and (opening := _OPENING.search(text, position)):
+        try:
+            value, position = _DECODER.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            failed, position = failed + 1, opening.end()
+        else:
+            values.append(value)
+    return values
+
+
+_OPENING = re.compile(r"""\{|\[(?=\s*["'\u201c{])""")  # Not what stands in brackets in prose
+_AROUND = r"(?:[\s`]|json\b|</?outputs>)*"
+_END_TAG = re.compile("</outputs?>", re.IGNORECASE)
+_EMPTY_LIST = re.compile(rf"{_AROUND}\[\s*\]{_AROUND}", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"""(?P<blank>[\s\ufeff\u200b-\u200d\u2060]+|//[^\n]*|\#[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|\u201c[^\u201c\u201d\\]*(?:\\.[^\u201c\u201d\\]*)*\u201d)
+    |(?P<open>[\[{])|(?P<close>[\]}])|(?P<mark>[,:\uff0c\uff1a])
+    |(?P<name>[A-Za-z_]\w*(?=\s*[:\uff1a]))|(?P<word>-?[\w.+-]+)""",
+    re.DOTALL | re.VERBOSE,
+)
+_MARKS = {"\uff0c": ",", "\uff1a": ":"}
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_ESCAPE = re.compile(r'\\(.)|"', re.DOTALL)
+_DEEPEST = 20  # Levels of brackets
+
+
+class _Mended(NamedTuple):
+    value: Any  # None if it cannot be read
+    end: int
+    quoted: bool  # Whether there were strings in it
+    cut: bool = False  # Whether the text, or the block that it stands in, ended too early
+
+
+def _mended(text: str, start: int) -> _Mended:
+    """The value that begins at a bracket."""
+    written: list[str] = []  # As JSON
+    inside, last, quoted, position = "", "", False, start
+    whole: tuple[int, str] | None = None  # How much is whole should the text be cut, and the brackets that are then open
+    while token := _TOKEN.match(text, position):
+        kind, found = token.lastgroup, token[0]
+        if kind == "blank":
+            found = " "
+        elif kind == "string":
+            quoted = True
+            found = f'"{_ESCAPE.sub(_escape, found[1:-1])}"'
+        elif kind == "open":
+            if len(inside) == _DEEPEST:
+                return _Mended(None, position, True)
+            inside += found
+            found = f",{found}" if last in ("}", "]") else found
+        elif kind == "close":
+            if inside[-1] + found not in ("{}", "[]"):
+                break
+            if last == ",":
+                written.pop()
+            inside = inside[:-1]
+        elif kind == "mark":
+            found = _MARKS.get(found, found)
+        elif kind == "name":
+            found = f'"{found}"'
+        elif (found := _WORDS.get(found, found)) not in _WORDS and not _NUMBER.fullmatch(found):
+            break
+        position = token.end()
+        if kind != "blank" or last != ",":  # A trailing comma stays the last
+            written.append(found)
+        last = last if kind == "blank" else found[-1]
+        if not inside:
+            return _Mended(_decoded(written), position, quoted)
+        # Entries of the one list, or the list itself; what stands deeper is part of an entry that is not whole.
+        in_list = inside[-1] == "["
+        if kind in ("string", "close") and inside.count("[") == in_list and (in_list or found == "]"):
+            whole = len(written), inside
+    at = text[position : position + 3]
+    cut = at[:1] in ("", '"', "'", "<") or at == "```" or (at[0] == "\u201c" and text.find("\u201d", position) < 0)
+    if not cut or whole is None:
+        return _Mended(None, max(position, start + 1), quoted, cut)
+    closing = "".join("]" if bracket == "[" else "}" for bracket in reversed(whole[1]))
+    end = len(text) if at[:1] in ('"', "'", "\u201c") else position
+    return _Mended(_decoded([*written[: whole[0]], closing]), end, quoted, cut)
+
+
+def _decoded(written: list[str]) -> Any:
+    try:
+        return _DECODER.decode("".join(written))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _escape(found: re.Match[str]) -> str:
+    """As JSON has it: quotes of the other kind, and Python's two hexadecimal digits."""
+    if found[1] is None:
+        return '\\"'
+    return {"'": "'", "x": "\\u00"}.get(found[1], found[0])
 
 
 def read_object(text: str, model: type[Model]) -> Reading[Model]:

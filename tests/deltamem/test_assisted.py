@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted_server import Reply, completion, serve
 
-from deltamem import assisted
 from deltamem.assisted import (
     AssistedConfig,
     AssistedEpisode,
@@ -80,12 +79,20 @@ BOTH = listed(DOG, CAT)
         ('[{"line": 1, "fact": "Ann has a dog."}]', (DOG,), False),
         ('{"fact": "Ann has a dog."}\n{"fact": "Ann has a cat."}', (DOG, CAT), False),
         (
-            '{"facts": [{"fact": "Ann has a dog."}, {"fact": "Ann has a bird.",}, {"fact": "Ann has a cat."},]}',
+            '{"facts": [{"fact": "Ann has a dog."}, {"fact": "Ann has a "bird"."}, {"fact": "Ann has a cat."}]}',
             (DOG, CAT),
             False,
         ),
         ('{"facts": [{"fact": "Ann has a dog."}, {"fact": 3}, 7, null, [], {"line": 2}]}', (DOG,), False),
         ('{"facts": [{"fact": "Ann has a dog."}, {"fact": "\\ud800"}]}', (DOG,), False),
+        # Operations, as other software writes them.
+        (
+            '{"memory": [{"id": "0", "text": "Ann has a dog.", "event": "add"}, {"text": "x", "event": "NONE"}]}',
+            (DOG,),
+            False,
+        ),
+        ('{"operations": [{"text": "Ann has a dog.", "event": "DELETE"}]}', None, False),
+        ('[{"text": "Ann has a dog.", "event": "NONE"}]', (), False),
         # Whole entries of a list that was cut.
         (BOTH[:-1], (DOG, CAT), False),
         (BOTH[: BOTH.index("cat")], (DOG,), False),
@@ -97,7 +104,7 @@ BOTH = listed(DOG, CAT)
         ('{"facts": [', None, False),
         ('{"facts": [\n\n\n', None, False),
         ('{"facts": [{"fact": {"fact": "Ann has a dog."}}]}', None, False),
-        ("{'facts': [{'fact': 'Ann has a dog.'}]}", None, False),
+        ("{'facts': [{'fact': 'Ann's dog.'}]}", None, False),
         (f'{{"facts": [{"9" * 5000}]}}', None, False),
     ],
 )
@@ -144,31 +151,6 @@ def test_what_is_read_of_a_cut_answer_begins_the_whole(facts: list[str], before:
     reading = read_facts(before + answer_text[: cut % len(answer_text)])
     assert not reading.whole
     assert (reading.facts or ()) == tuple(facts)[: len(reading.facts or ())]
-
-
-@pytest.mark.parametrize(
-    "piece", ["{", '{"', '{"facts": [', '{"a": ', "{}", '["', '{"facts": [{"fact": "x"}, ', "[{", "{ ", "[ "]
-)
-def test_garbage_is_read_in_linear_time(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts, steps = 0, 0
-
-    class Counted(json.JSONDecoder):
-        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
-            nonlocal attempts, steps
-            attempts += 1
-            try:
-                value, end = super().raw_decode(s, idx)
-            except json.JSONDecodeError as error:
-                steps += error.pos - idx
-                raise
-            steps += end - idx
-            return value, end
-
-    monkeypatch.setattr(assisted, "_DECODER", Counted(strict=False))
-    text = piece * (100_000 // len(piece))
-    read_facts(text)
-    assert steps <= 3 * len(text)
-    assert attempts <= len(text) / 2 + 200
 
 
 # The dialogue as it is shown

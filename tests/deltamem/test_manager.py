@@ -3,10 +3,12 @@
 import io
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from episode_texts import WordEmbedder, add, none, outputs, update
 from rule_model import RulePolicy
+from scripted_server import completion, serve
 
 from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add
@@ -14,9 +16,10 @@ from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.ingest import Outcome
 from deltamem.journal.records import ChangeEvent
+from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.memory import MemoryState
-from deltamem.policy import Completion, Policy
+from deltamem.policy import Completion, EndpointPolicy, Mode, Policy
 from deltamem.sessions import Session, Turn
 
 START = datetime(2026, 4, 5, 20, 1)
@@ -104,6 +107,55 @@ async def test_an_unreadable_answer_is_asked_for_again_and_records_nothing_if_it
     done = await memory.ingest(said(memory, "s1", "I have a dog."))
     assert done.outcome is Outcome.UNREADABLE and done.position is None and not memory.state()
     assert done.violations == {"missing_think": 2, "no_action": 2}
+
+
+UNCLEAR = """<think>t</think><outputs>[{"text": "Ann said "no".", "event": "ADD"}]</outputs>"""
+SEARCHES = '<think>t</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["dog"]}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("mode", "texts", "reason"),
+    [
+        ("react", ["No."], "no action found, write one tool_call block or one outputs block"),
+        ("react", [UNCLEAR], "the block is not valid JSON"),
+        ("react", [SEARCHES] * 4, "the last turn searched, where the outputs belong"),
+        ("assisted", ["No."], "it holds no JSON list of facts"),
+    ],
+)
+async def test_the_second_attempt_is_told_why_and_has_another_seed(
+    mode: Mode, texts: list[str], reason: str, tmp_path: Path
+) -> None:
+    cache = ResponseCache(tmp_path / "responses.sqlite")
+    answers = [*texts, outputs(add("Ann has a dog."))]
+    with serve(lambda body: completion(answers[len(server.requests) - 1])) as server:
+        for seed, seeds in ((None, [None, 1]), (4, [4, 5])):
+            server.requests.clear()
+            for again in (False, True):
+                policy = EndpointPolicy(LLM(server.url, "tiny", cache=cache), temperature=0, seed=seed)
+                memory = manager(policy, mode=mode)
+                done = await memory.ingest(said(memory, "s1", "I have a dog."))
+                assert done.outcome is Outcome.APPLIED and done.usage.cached == again * done.usage.calls
+                assert [known.text for known in memory.state().memories] == ["Ann has a dog."]
+            first, *_, last = server.requests  # the second reading took all from the cache: it asked for the very same
+            assert len(server.requests) == len(texts) + 1
+            assert [first.get("seed"), last.get("seed")] == seeds
+            shown, told = (one["messages"][1 if mode == "react" else -1]["content"] for one in (first, last))
+            assert told.removeprefix(shown).strip() == (
+                f"Your last answer could not be read: {reason}. Answer in the form that is asked for."
+            )
+
+
+async def test_an_answer_that_is_cut_counts_as_far_as_it_is_whole_or_is_told_so() -> None:
+    class Cut(Fixed):
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            return (await super().complete(messages))._replace(truncated=True)
+
+    entry = '{"text": "Ann has a dog.", "event": "ADD"}, '
+    memory = manager(policy := Cut("<think>t</think><outputs>[{", f"<think>t</think><outputs>[{entry * 40}{entry[:12]}"))
+    done = await memory.ingest(said(memory, "s1", "I have a dog."))
+    assert texts(memory.state()) == {"m1": "Ann has a dog."}
+    assert (done.violations["token_limit"], done.violations["duplicate_operation"]) == (2, 39)
+    assert "read: it was cut at the limit of tokens, write less and nothing twice." in policy.asked[1][-1]["content"]
 
 
 async def test_a_long_session_is_read_in_parts_that_see_each_other() -> None:

@@ -14,7 +14,7 @@ from deltamem.journal.transfer import export_owner, import_owner
 from deltamem.memory import Memory, MemoryState
 
 ID = re.compile(r"m[1-9][0-9]*", re.ASCII)
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(strict=False)  # raw line breaks are understood
 
 
 def replay(memories: Mapping[str, Memory], changes: Iterable[Change]) -> dict[str, Memory]:
@@ -62,7 +62,7 @@ def check_explained(
     assert list(after) == sorted(after, key=lambda memory_id: int(memory_id[1:]))
     if changes:
         written = [operation for text in texts for operation in written_operations(text)]
-        aimed = {(str(event), str(text).strip(), str(target)) for event, text, target in written}
+        aimed = {(str(event).strip().upper(), str(text).strip(), str(target)) for event, text, target in written}
         said = {(event, text) for event, text, _ in aimed}
         for change in changes:
             if change.event == "ADD":
