@@ -111,7 +111,7 @@ class Conversations(PluginStore):
         with self.write() as connection:
             owner_id = rows.create_owner(connection, journal.name)
             history = History(rows.namespace(connection, owner_id), turns)
-            if not any(turn.content for turn in history.turns):
+            if not any(turn.content.strip() for turn in history.turns):
                 raise DeltaMemError("a conversation without turns cannot be kept")
             conversation = connection.execute(
                 "INSERT INTO conversations (owner_id, name, named, person, touched_at) VALUES (?, ?, ?, ?, ?)"
@@ -215,10 +215,10 @@ def _continued(connection: sqlite3.Connection, owner_id: int, history: History) 
         query = (
             "SELECT conversations.* FROM turns JOIN conversations ON conversations.id = conversation_id"
             f" WHERE owner_id = ? AND NOT named AND key IN ({', '.join('?' * len(some))})"
-            " GROUP BY conversations.id ORDER BY count(*) DESC, touched_at DESC LIMIT ?"
+            " GROUP BY conversations.id ORDER BY count(DISTINCT key) DESC, touched_at DESC LIMIT ?"
         )
         candidates = connection.execute(query, (owner_id, *some, _CANDIDATES)).fetchall() if some else ()
-        readings = [(_read(connection, row, history)[0], row) for row in candidates]
+        readings = [(_read(connection, row, history, thorough=True)[0], row) for row in candidates]
         met = [
             (reading.meeting.turns, reading.at_end, row["touched_at"], row["name"])
             for reading, row in readings
@@ -229,11 +229,14 @@ def _continued(connection: sqlite3.Connection, owner_id: int, history: History) 
     return None
 
 
-def _read(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History) -> tuple[Reading, int]:
+def _read(
+    connection: sqlite3.Connection, conversation: sqlite3.Row, history: History, *, thorough: bool = False
+) -> tuple[Reading, int]:
     """What is new to a conversation, and how many places it has so far."""
     query = "SELECT place, role, key FROM turns WHERE conversation_id = ? ORDER BY place DESC LIMIT ?"
     kept = [Kept(*row) for row in connection.execute(query, (conversation["id"], 2 * WINDOW)).fetchall()][::-1]
-    return history.read(kept, conversation["questions"], conversation["taken"]), kept[-1].place + 1 if kept else 0
+    reading = history.read(kept, conversation["questions"], conversation["taken"], thorough=thorough)
+    return reading, kept[-1].place + 1 if kept else 0
 
 
 def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History, now: datetime) -> int:
@@ -245,7 +248,7 @@ def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: H
             # The answer is made again: the first one stays until then, what followed it goes.
             connection.execute("DELETE FROM turns WHERE conversation_id = ? AND place > ?", (conversation_id, number))
             return number
-    entered = [(turn.role, history.key(turn), turn.content or None) for turn in reading.fresh]
+    entered = [(turn.role, history.key(turn), said(turn).content or None) for turn in reading.fresh]
     entered.append(("assistant", "", None))
     connection.executemany(
         "INSERT INTO turns (conversation_id, place, role, key, content) VALUES (?, ?, ?, ?, ?)",

@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 from deltamem.replies import without_thinking
@@ -64,8 +65,10 @@ class History:
 
     def __init__(self, salt: str, turns: Sequence[Turn]) -> None:
         """Bind turns; those of the assistant may be empty, such as calls of tools."""
-        self._salt = salt
-        self.turns = [turn for turn in map(said, turns) if turn.content or turn.role == "assistant"]
+        self.key = cache(partial(key_of, salt))
+        """What a turn is known by."""
+        blank = (turn.role == "user" and (not turn.content or turn.content.isspace()) for turn in turns)
+        self.turns = [turn for turn, without_text in zip(turns, blank, strict=True) if not without_text]
         self._asked = max((place for place, turn in enumerate(self.turns) if turn.role == "user"), default=-1)
         self.rounds = len(self.turns) - self._asked - 1
         """Turns of the assistant after the question: calls of tools whose results are sent now."""
@@ -74,28 +77,29 @@ class History:
         """Keys of some turns up to the question."""
         return [self.key(turn) for turn in self.turns[max(0, self._asked + 1 - window) : self._asked + 1]]
 
-    def key(self, turn: Turn) -> str:
-        """What one of the turns is known by."""
-        return key_of(self._salt, turn)
-
-    def read(self, kept: Sequence[Kept], questions: int, taken: int) -> Reading:
+    def read(self, kept: Sequence[Kept], questions: int, taken: int, *, thorough: bool = False) -> Reading:
         """Find what is new to a conversation.
 
         Args:
             kept: Its last turns.
             questions: How many turns of the person are kept in all.
             taken: The turns before this place have become sessions.
+            thorough: Whether to count all turns that meet, for choosing between conversations.
         """
         if not kept or self._asked < 0:
             return Reading(() if kept else self.turns, None, True, None)
         asked = max((number for number, turn in enumerate(kept) if turn.role == "user"), default=-1)
+        last = [turn.key for turn in kept if turn.key][-2:]
+        if not thorough and last == self.keys(3)[:-1] and self.key(self.turns[self._asked]) not in last:
+            # By far the most requests: the last exchange leads up to another question.
+            return Reading(self.turns[self._asked :], Meeting(2, 1, len(kept) - 1), True, None)
         meeting = _meeting(self.keys(), kept, asked)
         if meeting is None and len(self.turns) > WINDOW:
             meeting = _meeting(self.keys(len(self.turns)), kept, asked)
         if meeting is None:
             # Turns that nothing leads up to: a summary perhaps, or another conversation.
             return Reading(self.turns[self._asked :], None, False, None)
-        if meeting.left == 0 and not self._said_again(kept[asked], questions, taken):
+        if meeting.left == 0 and not self._said_again(meeting, kept[asked].place < taken, questions):
             return Reading((), meeting, True, kept[asked].place)
         at_end = meeting.kept >= asked
         # Where the conversation went on otherwise, what lies between stands in place of its turns.
@@ -104,12 +108,13 @@ class History:
             start += 1  # echoes of the answer
         return Reading(self.turns[start:], meeting, at_end, None)
 
-    def _said_again(self, question: Kept, questions: int, taken: int) -> bool:
+    def _said_again(self, meeting: Meeting, taken: bool, questions: int) -> bool:
         """Whether the person says the last question again, though it meets the one that is kept."""
         if self._asked == 0:  # without a history, and what was said before has been read
-            return question.place < taken
-        # In a long run of equal turns, the numbers decide.
-        return len(self.turns) > WINDOW and sum(turn.role == "user" for turn in self.turns) > questions
+            return taken
+        # Where nothing else meets, or a run of equal turns is longer than the window, the numbers decide.
+        unsure = meeting.turns == 1 or len(self.turns) > WINDOW
+        return unsure and sum(turn.role == "user" for turn in self.turns) > questions
 
 
 def _meeting(sent: Sequence[str], kept: Sequence[Kept], asked: int) -> Meeting | None:
@@ -125,7 +130,7 @@ def _meeting(sent: Sequence[str], kept: Sequence[Kept], asked: int) -> Meeting |
         row = [0]
         for number, turn in enumerate(kept):
             most = max(above[number + 1], row[number])
-            if turn.key == key and (left or number == asked):
+            if key and turn.key == key and (left or number == asked):
                 most = above[number] + 1
                 best = max(best, Meeting(most, left, number))
             row.append(most)
@@ -134,10 +139,8 @@ def _meeting(sent: Sequence[str], kept: Sequence[Kept], asked: int) -> Meeting |
 
 
 def said(turn: Turn) -> Turn:
-    """A turn without what is not said in it: thoughts, and white space around an answer or alone."""
-    if turn.role == "assistant":
-        return Turn("assistant", without_thinking(_THOUGHT.sub("", turn.content)))
-    return turn if turn.content.strip() else Turn("user", "")
+    """A turn without what is not said in it: thoughts, and white space around an answer."""
+    return Turn("assistant", without_thinking(_THOUGHT.sub("", turn.content))) if turn.role == "assistant" else turn
 
 
 def key_of(salt: str, turn: Turn) -> str:
@@ -145,9 +148,9 @@ def key_of(salt: str, turn: Turn) -> str:
 
     White space and escapes do not count, since clients split and join parts; of an answer only letters and digits do.
     """
-    if not turn.content:
-        return ""
     text = said(Turn(turn.role, html.unescape(turn.content))).content
+    if not text:
+        return ""
     text = _UNSEEN.sub("", unicodedata.normalize("NFC", text))
     if turn.role == "assistant":
         text = re.sub(r"[\W_]+", "", text.casefold()) or text
