@@ -59,6 +59,8 @@ def before_call(context, case, kwargs):
     path["owner"] = owner = f"{'agent:' if name in EPISODES else ''}owner of {name}"
     if name == "add_episodes" and not meta.is_negative_at(ParameterLocation.BODY):
         case.body["messages"].append({"role": "assistant", "content": "Done."})  # what no schema can ask for
+    if name == "update_owner" and not meta.is_negative_at(ParameterLocation.BODY) and case.body["timezone"] is not None:
+        case.body["timezone"] = "Europe/Berlin"  # likewise
     if name in ("add_session", "add_memories"):
         return
     known = memory(owner)
