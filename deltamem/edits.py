@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from deltamem.blank import is_blank
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.journal.records import Change, ChangeEvent, same
 from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
@@ -98,6 +99,6 @@ def noted(values: Mapping[str, object] | None) -> Metadata:
 
 
 def _text(text: str) -> str:
-    if not text.strip():
+    if is_blank(text):
         raise DeltaMemError("the text of a memory is empty")
     return text

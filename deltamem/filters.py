@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import count
 from typing import Any, cast
 
 from deltamem.errors import DeltaMemError
-from deltamem.memory import FILTER_WORDS, Value
+from deltamem.memory import FILTER_WORDS, Memory, Value
 
 Test = Callable[[Mapping[str, Value]], bool]  # Whether metadata meets a filter
 
@@ -40,6 +42,46 @@ def read_filter(filters: object) -> Test:
         FilterError: If it is none; the sentence names what is wrong.
     """
     return _filter(filters, 1, count(1))
+
+
+def meeting(memories: Sequence[Memory], filters: object) -> list[Memory]:
+    """Those of an owner's memories whose metadata meet a filter.
+
+    Raises:
+        FilterError: If it is none, or it names a key that no memory has while some have one that is written almost so: what
+            somebody mistyped would find nothing, without a word.
+    """
+    test = read_filter(filters)
+    named = list(dict.fromkeys(key for key, _ in conditions_of(filters)))
+    if any(all(key not in memory.metadata for memory in memories) for key in named):
+        known = {key for memory in memories for key in memory.metadata}
+        for key in named:
+            if key not in known and (meant := similar_key(key, [*known, *FILTER_WORDS])) is not None:
+                raise FilterError(f"filter: no memory has the key {key!r}; did you mean {meant!r}?")
+    return [memory for memory in memories if test(memory.metadata)]
+
+
+def conditions_of(filters: object) -> Iterator[tuple[str, object]]:
+    """The conditions of a filter on keys, however deep in it."""
+    for key, value in filters.items() if isinstance(filters, Mapping) else ():
+        if key in FILTER_WORDS:
+            for part in value if isinstance(value, list | tuple) else [value]:
+                yield from conditions_of(part)
+        else:
+            yield key, value
+
+
+def similar_key(key: str, known: Iterable[str]) -> str | None:
+    """What a key that is not known may be meant for; another number in it is no slip, as in ``item_1`` and ``item_2``."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[\W_]", "", name.casefold())
+
+    def letters(name: str) -> str:
+        return re.sub(r"\d", "", plain(name))
+
+    forms = {plain(one): one for one in known if plain(one) == plain(key) or letters(one) != letters(key)}
+    return next((forms[form] for form in get_close_matches(plain(key), forms, 1, 0.75)), None)
 
 
 def _filter(given: object, depth: int, conditions: Iterator[int]) -> Test:

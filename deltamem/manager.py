@@ -20,6 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress, SearcherKind, searcher_kind
+from deltamem.blank import check_queries
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.errors import DeltaMemError
@@ -206,6 +207,7 @@ class MemoryManager:
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         if self.searcher is not None:
+            check_queries(queries)
             return [list((await self.searcher.search(query, k, filters, among)).hits) for query in queries]
         return await asyncio.to_thread(self.owned.search, self._store.embedder.queries, queries, k, filters, among)
 

@@ -18,11 +18,12 @@ from filelock import FileLock, Timeout
 
 from deltamem import plugins
 from deltamem.bank.base import Hit, MemoryBank, SnapshotBank, stale_ids
+from deltamem.blank import check_queries
 from deltamem.dedup import KnownTexts
 from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError, NotFoundError
-from deltamem.filters import read_filter
+from deltamem.filters import meeting
 from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal
@@ -158,27 +159,25 @@ class UserStore:
         Their metadata must meet the `filters` (see `deltamem.filters`), and their ids be `among` these, if given.
 
         Raises:
-            FilterError: If the filters cannot be understood.
+            FilterError: If the filters cannot be understood, or name a key that no memory has but one like it.
+            DeltaMemError: If a query is blank.
         """
-        holds = None if filters is None else read_filter(filters)
-        if not queries:
-            return []
-        vectors, bank = embed(queries), self.bank
-        if holds is not None:
-            meeting = {memory.id for memory in bank.state.memories if holds(memory.metadata)}
-            among = meeting if among is None else meeting & among
-        return bank.search(vectors, k, among)
+        check_queries(queries)
+        bank = self.bank
+        if filters is not None:
+            found = {memory.id for memory in meeting(bank.state.memories, filters)}
+            among = found if among is None else found & among
+        return bank.search(embed(queries), k, among) if queries else []
 
     def page(self, state: MemoryState, filters: Mapping[str, object], after: str | None) -> list[Memory]:
         """The memories of a state of this owner whose metadata meet the filters, behind an id if one is given."""
-        memories = state.memories
-        if after is not None:
-            last = memory_number(self.journal.memory_id(after))
-            if last is None:
-                raise DeltaMemError(f"{after!r} is not the id of a memory")
-            memories = tuple(memory for memory in memories if (memory_number(memory.id) or 0) > last)
-        holds = read_filter(filters)
-        return [memory for memory in memories if holds(memory.metadata)]
+        memories = meeting(state.memories, filters)
+        if after is None:
+            return memories
+        last = memory_number(self.journal.memory_id(after))
+        if last is None:
+            raise DeltaMemError(f"{after!r} is not the id of a memory")
+        return [memory for memory in memories if (memory_number(memory.id) or 0) > last]
 
     def commit(
         self,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deltamem.blank import check_queries
 from deltamem.cli.options import Options, check_bank, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Display, Line, Output, Pieces, clock, utf8
 from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
-from deltamem.filters import read_filter
+from deltamem.filters import meeting, read_filter
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
@@ -87,11 +88,12 @@ def show(
     filters: Filters = None,
 ) -> None:
     """Show the memories, as they are now or as they were at a point."""
-    holds = read_filter(_object(filters, "--filter") or {})
+    wanted = _object(filters, "--filter") or {}
+    read_filter(wanted)  # a mistake in it is reported before anything is opened
     with past(options) as journal:
         note_if_empty(options, journal)
         state = journal.state(None if at is None else parse_point(at, journal))
-    memories = [memory for memory in state.memories if holds(memory.metadata)]
+    memories = meeting(state.memories, wanted)
     width = max((len(memory.id) for memory in memories), default=0)
     record = {"owner": journal.name, "memories": [MemoryRecord.of(memory).as_json() for memory in memories]}
     options.report(record, (_memory_line(memory, width) for memory in memories))
@@ -260,6 +262,7 @@ def search(
     wanted = _object(filters, "--filter")
     read_filter(wanted or {})  # a mistake in it is reported before anything is opened
     texts = [utf8(query, "the query") for query in queries]
+    check_queries(texts)
     with past(options) as journal:
         empty = note_if_empty(options, journal)
     found = [Ranking()] * len(texts)

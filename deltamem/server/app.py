@@ -88,7 +88,8 @@ def create_app(
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
     for router in (native.router(), *(routes.router() for routes in plugged), admin.router(), _page_router()):
         app.include_router(router)
-    app.router.routes.append(MCPRoute(mcp))
+    # Clients are set up with either, and lose what they send where the one redirects to the other.
+    app.router.routes += [MCPRoute(mcp, "/mcp"), MCPRoute(mcp, "/mcp/")]
     return app
 
 

@@ -58,7 +58,7 @@ def _tool(spec: ToolSpec) -> Tool:
     tool = Tool.from_function(spec.function, title=spec.title, description=description, annotations=spec.annotations)
     base = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = type(
-        base.__name__, (base,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__}
+        base.__name__, (operations.RequestModel, base), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__}
     )
     tool.parameters = tool.fn_metadata.arg_model.model_json_schema(by_alias=True)
     return tool
@@ -163,7 +163,7 @@ _CALLER: ContextVar[MCPCaller] = ContextVar("caller")
 
 
 class MCPEndpoint:
-    """The path ``/mcp`` of the server, as an ASGI application: streamable HTTP in the old and in the new version."""
+    """What answers at ``/mcp`` and ``/mcp/``, as an ASGI application: streamable HTTP in the old and in the new version."""
 
     def __init__(self, service: Service) -> None:
         """Bind the service; nothing is answered outside of `running`."""
@@ -202,9 +202,9 @@ class MCPEndpoint:
 class MCPRoute(Route):
     """The route of `MCPEndpoint`; like FastAPI's, it leaves its name for the access log."""
 
-    def __init__(self, endpoint: MCPEndpoint) -> None:
-        """Lead ``/mcp`` to it."""
-        super().__init__("/mcp", endpoint, include_in_schema=False)
+    def __init__(self, endpoint: MCPEndpoint, path: str) -> None:
+        """Lead a path to it."""
+        super().__init__(path, endpoint, include_in_schema=False)
 
     def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
         """Whether a request is for this route."""

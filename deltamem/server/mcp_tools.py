@@ -25,7 +25,7 @@ from deltamem.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, Or
 from deltamem.server import operations
 from deltamem.server.access import authorize
 from deltamem.server.keys import Key, Scope
-from deltamem.server.operations import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
+from deltamem.server.operations import MemoriesOut, MemoryText, Metadata, PointText, QueryText, StepsOut, Time
 from deltamem.server.problems import problem_of
 from deltamem.server.routes import OwnerKind, ToolSpec
 from deltamem.server.service import Service
@@ -199,7 +199,7 @@ async def add_memory(
 
 async def search_memories(
     ctx: Ctx,
-    query: Annotated[Text, Field(description="What to look for, as a question or in keywords.")],
+    query: Annotated[QueryText, Field(description="What to look for, as a question or in keywords.")],
     k: Annotated[int, Field(ge=1, le=100, description="At most so many memories.")] = 5,
     filters: Filters | None = None,
 ) -> SearchedOut:

@@ -33,21 +33,32 @@ from deltamem.records import (
 from deltamem.server import operations
 from deltamem.server.access import SECURITY, Admin, Caller, Creating, Importing, Reading, Writing, allow, service_of
 from deltamem.server.keys import Scope
-from deltamem.server.operations import Filters, MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time, whole
+from deltamem.server.operations import (
+    Filters,
+    MemoriesOut,
+    MemoryText,
+    Metadata,
+    PointText,
+    QueryText,
+    RequestModel,
+    StepsOut,
+    Time,
+    whole,
+)
 from deltamem.server.problems import Problem, responses
 from deltamem.sessions import Turn
 
 PREFIX = "/v1/owners/{owner}"
 
 
-class TurnIn(StrictModel, strict=True):
+class TurnIn(RequestModel, strict=True):
     """A turn of a dialogue."""
 
     role: Literal["user", "assistant"]
     content: Annotated[str, Field(max_length=1_000_000)]
 
 
-class SessionIn(StrictModel, strict=True):
+class SessionIn(RequestModel, strict=True):
     """A session."""
 
     id: Annotated[str, Field(min_length=1, max_length=256, description="Applied once for each owner.")]
@@ -60,7 +71,7 @@ class SessionIn(StrictModel, strict=True):
     wait: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False, description="Seconds to wait for the result.")] = 0.0
 
 
-class AddIn(StrictModel, strict=True):
+class AddIn(RequestModel, strict=True):
     """A memory to write."""
 
     text: MemoryText
@@ -68,7 +79,7 @@ class AddIn(StrictModel, strict=True):
     metadata: Metadata = Field({})
 
 
-class MemoriesIn(StrictModel, strict=True):
+class MemoriesIn(RequestModel, strict=True):
     """Memories to write, as one journal entry."""
 
     memories: Annotated[list[AddIn], Field(min_length=1, max_length=1000)]
@@ -78,7 +89,7 @@ def _given(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
-class UpdateIn(StrictModel, strict=True):
+class UpdateIn(RequestModel, strict=True):
     """What to change of a memory; what is left out or null stays."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [_given("text"), _given("time"), _given("metadata")]})
@@ -88,15 +99,15 @@ class UpdateIn(StrictModel, strict=True):
     metadata: Metadata | None = Field(None, description="Replaces all that the memory has.")
 
 
-class SearchIn(StrictModel, strict=True):
+class SearchIn(RequestModel, strict=True):
     """A search; each query lists what it finds, so that both numbers bound the answer."""
 
-    queries: Annotated[list[Text], Field(min_length=1, max_length=20)]
+    queries: Annotated[list[QueryText], Field(min_length=1, max_length=20)]
     k: Annotated[int, Field(ge=1, le=100, description="Memories for each query."), BeforeValidator(whole)] = 5
     filters: Filters | None = None
 
 
-class RollbackIn(StrictModel, strict=True):
+class RollbackIn(RequestModel, strict=True):
     """Where to go back to."""
 
     to: PointText

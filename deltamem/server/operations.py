@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import anyio.to_thread
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic_core import CoreSchema
 
+from deltamem.blank import SEEN
 from deltamem.config import StrictModel
 from deltamem.edits import Retract, Update, noted
 from deltamem.errors import NotFoundError
@@ -58,9 +60,6 @@ SCHEMAS: dict[str, Any] = {
 }
 """Filters as JSON Schema; `deltamem.filters` reads them."""
 
-NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
-"""Some character that neither JavaScript nor Python counts as white space."""
-
 METADATA = {
     "type": "object",
     "description": "A flat object; values are texts, numbers, booleans, null or lists of texts.",
@@ -88,8 +87,37 @@ Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "strin
 Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
 Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
-MemoryText = Annotated[Text, Field(json_schema_extra={"pattern": NOT_BLANK})]
+MemoryText = Annotated[Text, Field(json_schema_extra={"pattern": SEEN})]
+# What is blank, empty included, is refused where it would be searched for, for all ways in alike.
+QueryText = Annotated[str, Field(max_length=100_000, json_schema_extra={"minLength": 1, "pattern": SEEN})]
 PointText = Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
+
+
+class RequestModel(StrictModel):
+    """What somebody sends; null stands for what is left out, wherever something may be left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _left_out(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in given.items() if value is not None or name not in optional}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        described = handler(schema)
+        fields = handler.resolve_ref_schema(described)
+        for name in fields["properties"].keys() - fields.get("required", ()):
+            field = fields["properties"][name]
+            kinds = field.pop("anyOf", None)
+            if kinds is None:
+                kinds = [{key: field.pop(key) for key in list(field) if key not in ("title", "description", "default")}]
+            field["anyOf"] = [*(kind for kind in kinds if kind != _NULL), _NULL]
+        return described
+
+
+_NULL = {"type": "null"}
 
 
 class MemoriesOut(StrictModel):

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.store.base import GetOp, validate_op_namespace
 
 from deltamem.bank.store import MemoryStore
+from deltamem.blank import is_blank
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import Outcome
 from deltamem.journal.jobs import JobConflictError
@@ -98,7 +99,7 @@ class MemoryNodes:
         if not isinstance(last, HumanMessage) or _RECALLED in last.additional_kwargs:
             return {}
         query = text_of(last.content)
-        owned = self._store.bank(self._owner(config)) if query.strip() else None
+        owned = self._store.bank(self._owner(config)) if not is_blank(query) else None
         if owned is None:
             return {}
         hits = self._store.find(owned, query, self._k)

@@ -30,6 +30,7 @@ from langgraph.store.base import (
 
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, UserStore
+from deltamem.blank import check_queries
 from deltamem.edits import Add, Edit, Retract, Update
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
@@ -179,9 +180,11 @@ class DeltaMemStore(BaseStore):
         _check_page(op.limit, op.offset)
         holds = read_filter(_as_filter(op.filter or {}))
         until = op.offset + op.limit
+        if op.query is not None:
+            check_queries([op.query])
         if not until:
             return []
-        vectors = self._memory.embedder.queries([op.query]) if op.query else None
+        vectors = None if op.query is None else self._memory.embedder.queries([op.query])
         found: list[tuple[tuple[str, ...], UserStore, Memory, float | None]] = []
         for namespace in self._spaces():
             if namespace[: len(op.namespace_prefix)] != op.namespace_prefix:

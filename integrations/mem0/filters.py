@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from deltamem.filters import MOST_NESTED, FilterError, Test, read_filter
+from deltamem.filters import MOST_NESTED, FilterError, Test, conditions_of, read_filter, similar_key
 from deltamem.memory import FILTER_WORDS, Memory, Value
 from deltamem.zones import Zone
 
@@ -19,6 +19,7 @@ MOST_USERS = 100
 _USER, _ID, _TEXT = "memory.user_id", "memory.id", "memory.text"
 _TIMES = {"created_at": "memory.created_at", "updated_at": "memory.updated_at"}
 _WALL_CLOCK = "memory.wall_clock."  # Before the name of a time: what the person's clock showed, whatever the offset
+_FIELDS = ("user_id", *ENTITIES, *_TIMES, "keywords", "memory_ids", "metadata", *REFUSED)
 _ORDER = ("eq", "ne", "gt", "gte", "lt", "lte")
 _ANY = "*"
 _UTC = Zone("UTC", "default")
@@ -133,6 +134,24 @@ def user_name(given: object) -> str:
 def read_mem0_filter(filters: Mapping[str, object]) -> Test:
     """A function that tells of a memory's `MemoryView` whether a filter of mem0's holds."""
     return read_filter(_translated(filters, 1))
+
+
+def check_mem0_keys(filters: Mapping[str, object], memories: Sequence[Memory]) -> None:
+    """Refuse a key that is neither a field nor in the metadata of any of the memories that are looked through.
+
+    Within ``metadata``, which may come to have a key later, only one that is written almost as one that there is.
+    """
+    known = {key for memory in memories for key in memory.metadata}
+    for name, value in conditions_of(filters):
+        inside = name == "metadata" and isinstance(value, Mapping)
+        for key in value if inside and isinstance(value, Mapping) else [name]:
+            if key in known or (key in _FIELDS and not inside):
+                continue
+            if meant := similar_key(key, known if inside else [*known, *_FIELDS, *FILTER_WORDS]):
+                raise FilterError(f"filters: there is no {key!r}; did you mean {meant!r}?")
+            if memories and not inside:
+                later = f'{{"metadata": {{"{key}": ...}}}}'
+                raise FilterError(f"filters: there is no {key!r}; what memories may come to have stands in {later}")
 
 
 def _translated(filters: object, depth: int) -> object:

@@ -14,7 +14,7 @@ from deltamem.filters import FilterError
 from deltamem.journal.jobs import Job, JobState
 from deltamem.manager import MemoryManager
 from deltamem.server.native import TurnIn
-from deltamem.server.operations import Text
+from deltamem.server.operations import QueryText, RequestModel, Text
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
 from integrations.mem0.access import Located
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class Entities(StrictModel, strict=True):
+class Entities(RequestModel, strict=True):
     """Whose memory, and what else mem0 files it under."""
 
     user_id: Name | None = None
@@ -52,6 +52,8 @@ class AddMessages(Entities):
         """The entities, wherever they are given."""
         given = self.entities()
         for name, value in (self.filters or {}).items():
+            if value is None:
+                continue
             if name not in ("user_id", *ENTITIES):
                 raise Problem(400, f"filters.{name} is not supported by this server where something is added")
             if not isinstance(value, str) or not value or given.setdefault(name, value) != value:
@@ -62,7 +64,7 @@ class AddMessages(Entities):
 class SearchMemories(Entities):
     """A search; the platform takes whose memories only in the filters."""
 
-    query: Text
+    query: QueryText
     filters: dict[str, Any] | None = None
     top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -75,7 +77,7 @@ class SearchMemories(Entities):
     output_format: Literal["v1.1"] | None = None
 
 
-class ListMemories(StrictModel, strict=True):
+class ListMemories(RequestModel, strict=True):
     """Which memories to list."""
 
     filters: dict[str, Any]
@@ -92,7 +94,7 @@ class PageParameters(StrictModel):
     page_size: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-class RewriteMemory(StrictModel, strict=True):
+class RewriteMemory(RequestModel, strict=True):
     """What to change of a memory."""
 
     text: Text | None = None
@@ -107,19 +109,19 @@ class _OneUpdate(RewriteMemory):
     memory_id: str
 
 
-class BatchUpdate(StrictModel, strict=True):
+class BatchUpdate(RequestModel, strict=True):
     """Memories to change."""
 
     memories: Annotated[list[_OneUpdate], Field(min_length=1, max_length=1000)]
 
 
-class _OneId(StrictModel, strict=True):
+class _OneId(RequestModel, strict=True):
     """One of several memories."""
 
     memory_id: str
 
 
-class BatchDelete(StrictModel, strict=True):
+class BatchDelete(RequestModel, strict=True):
     """Memories to erase."""
 
     memories: Annotated[list[_OneId], Field(min_length=1, max_length=1000)]

@@ -20,10 +20,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 
+from deltamem.blank import check_queries
 from deltamem.edits import Add, Update
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.journal.records import ChangeEvent, EntryKind
+from deltamem.manager import MemoryManager
 from deltamem.records import ZoneRecord
 from deltamem.server import operations
 from deltamem.server.access import SECURITY, Caller, allow
@@ -32,7 +34,16 @@ from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.routes import Routes
 from deltamem.sessions import Turn
 from integrations.mem0.access import Access, Located, opened_user, user_of
-from integrations.mem0.filters import ENTITIES, read_mem0_filter, read_time, user_name, users_of, utc, with_offset
+from integrations.mem0.filters import (
+    ENTITIES,
+    check_mem0_keys,
+    read_mem0_filter,
+    read_time,
+    user_name,
+    users_of,
+    utc,
+    with_offset,
+)
 from integrations.mem0.records import (
     STATES,
     AddMessages,
@@ -219,8 +230,9 @@ async def _search(body: SearchMemories, filters: Mapping[str, object], access: A
     if body.top_k is not None and body.limit not in (None, body.top_k):
         raise Problem(400, "limit and top_k mean the same; give one of them")
     top_k = body.top_k or body.limit or 10
+    check_queries([body.query])
     records = []
-    for manager in await anyio.to_thread.run_sync(lambda: access.readable(users_of(filters))):
+    for manager in await anyio.to_thread.run_sync(_managers, access, filters):
         matching = {one.memory.id: one for one in await anyio.to_thread.run_sync(access.matching, manager, test)}
         (hits,) = await manager.search_many([body.query], top_k, among=set(matching))
         records += [
@@ -251,7 +263,15 @@ def list_hosted(parameters: Annotated[Entities, Query()], access: Access) -> dic
 
 def _all(access: Access, filters: Mapping[str, object]) -> list[Located]:
     test = read_mem0_filter(filters)
-    return [one for manager in access.readable(users_of(filters)) for one in access.matching(manager, test)]
+    return [one for manager in _managers(access, filters) for one in access.matching(manager, test)]
+
+
+def _managers(access: Access, filters: Mapping[str, object]) -> list[MemoryManager]:
+    """The memories that a filter is about."""
+    managers = access.readable(users_of(filters))
+    memories = [memory for manager in managers for memory in manager.state().memories]
+    check_mem0_keys(filters, memories)
+    return managers
 
 
 def get_memory(memory_id: MemoryId, parameters: Nothing, access: Access) -> dict[str, Any]:

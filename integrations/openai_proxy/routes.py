@@ -28,6 +28,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
+from deltamem.blank import is_blank
 from deltamem.errors import DeltaMemError
 from deltamem.manager import MemoryManager
 from deltamem.recall import recalled_text, text_of
@@ -165,7 +166,7 @@ class ProxyRoutes(Routes):
         query, manager = text_of(messages[places[-1]].get("content")), conversation.manager
         addition = ""
         conversation.head = await anyio.to_thread.run_sync(lambda: manager.journal.head)
-        if conversation.head and query.strip():
+        if conversation.head and not is_blank(query):
             async with asyncio.timeout(self.settings.recall):
                 hits = await manager.search(query, self.settings.memories)
             addition = recalled_text([hit.memory for hit in hits], conversation.person)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deltamem.bank.store import MemoryStore, UserStore
+from deltamem.blank import is_blank
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import Outcome
@@ -138,7 +139,7 @@ class EpisodicMemory:
 
 def recall(owned: UserStore, embedder: Embedder, task: str, k: int, episodes: int) -> Recalled:
     """`EpisodicMemory.recall` for who has the agent's bank only."""
-    if not task.strip():
+    if is_blank(task):
         raise DeltaMemError("the task is empty; say what is to be done")
     found = {
         kind: owned.search(embedder.queries, [task], count, {"kind": str(kind)})[0] if count > 0 else []

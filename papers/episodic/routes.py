@@ -19,7 +19,7 @@ from deltamem.server.access import SECURITY, Creating, Reading, service_of
 from deltamem.server.keys import Scope
 from deltamem.server.mcp_tools import ADDS, READS, Ctx, state_of
 from deltamem.server.native import PREFIX
-from deltamem.server.operations import MemoryText, Time, whole
+from deltamem.server.operations import QueryText, RequestModel, Time, whole
 from deltamem.server.problems import Problem, responses
 from deltamem.server.routes import OwnerKind, Routes, ToolSpec
 from deltamem.server.service import Service
@@ -38,7 +38,7 @@ from papers.episodic.records import (
 Count = Annotated[int, Field(ge=0, le=100), BeforeValidator(whole)]
 
 
-class TrajectoryIn(StrictModel, strict=True):
+class TrajectoryIn(RequestModel, strict=True):
     """A finished conversation of an agent."""
 
     id: Annotated[str, Field(min_length=1, max_length=200, description="Read once for each agent.")]
@@ -49,10 +49,10 @@ class TrajectoryIn(StrictModel, strict=True):
     ]
 
 
-class RecallIn(StrictModel, strict=True):
+class RecallIn(RequestModel, strict=True):
     """A task."""
 
-    task: MemoryText
+    task: QueryText
     k: Count = 5
     episodes: Count = 3
 
@@ -179,7 +179,7 @@ async def recall(body: RecallIn, manager: Reading, request: Request) -> Recalled
 
 async def recall_episodes(
     ctx: Ctx,
-    task: Annotated[MemoryText, Field(description="What is to be done, in any words.")],
+    task: Annotated[QueryText, Field(description="What is to be done, in any words.")],
     k: Annotated[int, Field(ge=0, le=100, description="At most so many reflections.")] = 5,
     episodes: Annotated[int, Field(ge=0, le=100, description="At most so many similar episodes.")] = 3,
 ) -> RecalledOut:

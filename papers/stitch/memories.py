@@ -11,7 +11,7 @@ from deltamem.bank.base import Hit
 from deltamem.bank.store import Ranking, UserStore
 from deltamem.embedding import Embedder
 from deltamem.errors import ConflictError
-from deltamem.filters import read_filter
+from deltamem.filters import meeting, read_filter
 from deltamem.journal.records import memory_number
 from deltamem.memory import Memory, MemoryState
 from papers.stitch.embedding_labeller import EmbeddingLabeller
@@ -79,15 +79,12 @@ class MemoryIntents:
             FilterError: If the filters cannot be understood.
             DeltaMemError: If the query, or a memory, cannot be labelled.
         """
-        holds = None if filters is None else read_filter(filters)
+        read_filter(filters or {})  # a mistake in it is reported before anything is labelled
         index, steps, _ = await self._caught_up()
         chosen: AbstractSet[str] = steps.keys()
-        if holds is not None or among is not None:
-            chosen = {
-                id
-                for id, memory in steps.items()
-                if (holds is None or holds(memory.metadata)) and (among is None or memory.id in among)
-            }
+        if filters is not None or among is not None:
+            fitting = {memory.id for memory in meeting(list(steps.values()), filters or {})}
+            chosen = {id for id, memory in steps.items() if memory.id in fitting and (among is None or memory.id in among)}
         found = await index.search(query, k, chosen)
         hits = tuple(Hit(steps[hit.snippet.step.id], hit.similarity) for hit in found.hits)
         return Ranking(hits, tuple(hit.explanation(found.wanted) for hit in found.hits))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from deltamem.filters import MOST_CONDITIONS, MOST_NESTED, FilterError, read_filter
-from deltamem.memory import Metadata
+from deltamem.filters import MOST_CONDITIONS, MOST_NESTED, FilterError, meeting, read_filter
+from deltamem.memory import Memory, Metadata
 
 NOTED = Metadata({"topic": "Work", "year": 2025, "score": 0.5, "vip": True, "gone": None, "tags": ["Red", "blue"]})
 
@@ -187,3 +188,31 @@ def test_anything_else_is_a_filter_error(value: object) -> None:
         read_filter(value)(NOTED)
     except FilterError as error:
         assert str(error)
+
+
+NOTES = ({"topic": "work", "user_id": "ann"}, {"item_1": 1, "created_at": "x"}, {"topic": "home"}, {})
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"topic": "home"}, [2]),
+        ({"subject": "home"}, []),
+        ({"subject": {"ne": "home"}}, [0, 1, 2, 3]),
+        ({"item_2": 1}, []),
+        ({"OR": [{"topic": "work"}, {"item_1": 1}]}, [0, 1]),
+        ({"tpoic": "work"}, "'tpoic'; did you mean 'topic'"),
+        ({"topics": {"ne": "work"}}, "'topics'; did you mean 'topic'"),
+        ({"AND": [{"topic": "work"}, {"NOT": {"userId": "ann"}}]}, "'userId'; did you mean 'user_id'"),
+        ({"created-at": "x"}, "'created-at'; did you mean 'created_at'"),
+        ({"Topic": "work"}, "'Topic'; did you mean 'topic'"),
+        ({"and": ["x"]}, "'and'; did you mean 'AND'"),
+    ],
+)
+def test_a_key_that_is_mistyped_is_named(filters: dict[str, Any], found: list[int] | str) -> None:
+    memories = [Memory(f"m{number}", "x", datetime(2026, 3, 2), Metadata(note)) for number, note in enumerate(NOTES)]
+    if isinstance(found, list):
+        assert meeting(memories, filters) == [memories[number] for number in found]
+    else:
+        with pytest.raises(FilterError, match=f"no memory has the key {found}"):
+            meeting(memories, filters)

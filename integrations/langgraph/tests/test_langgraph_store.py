@@ -329,6 +329,12 @@ async def test_a_key_that_was_given_twice_by_others_is_the_first_ones(memory: Me
     assert store.get(("ann",), "k").value == {"content": DOG}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("query", ["", " ", "\u200b"])
+def test_a_blank_query_is_refused_as_by_all_ways_in(memory: MemoryStore, query: str) -> None:
+    with pytest.raises(DeltaMemError, match="the query is blank; say what to look for"):
+        DeltaMemStore(memory).search(ANN, query=query)
+
+
 def test_reading_leaves_no_trace_of_who_is_not_there(tmp_path: Path) -> None:
     with MemoryStore.open(tmp_path / "bank", WordEmbedder()) as memory:
         store = DeltaMemStore(memory)

@@ -154,6 +154,7 @@ def test_filters(ann: Any) -> None:
 
     assert found() == ["home", "work", "food", "guide"]
     assert found({"metadata": {"topic": "work"}}) == found({"topic": "work"}) == ["work"]
+    assert found({"metadata": {"later": 1}}) == [], "which no memory has yet"
     assert found({"rank": {"gte": 1, "lt": 2}}) == ["work"]
     assert found({"topic": {"in": ["home", "food"]}}) == ["home", "food"]
     assert found({"topic": {"nin": ["home", "food"]}}, {"agent_id": None}) == ["work"]
@@ -364,6 +365,10 @@ REFUSED: list[tuple[str, str, Any, str]] = [
             ({"run_id": {"eq": "*"}}, "wildcard"),
             ({"AND": {"a": 1}}, "AND"),
             ({"memory_ids": "x"}, "memory_ids"),
+            ({"usr_id": "ann"}, "'usr_id'; did you mean 'user_id'"),
+            ({"agentId": "guide"}, "'agentId'; did you mean 'agent_id'"),
+            ({"NOT": [{"runid": "r"}]}, "'runid'; did you mean 'run_id'"),
+            ({"invented": 1}, "there is no 'invented'"),
         )
     ),
     ("POST", "/v3/memories/", {"filters": {"agent_id": "guide"}}, "user_id is missing"),
@@ -402,6 +407,15 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("POST", "/configure", {}, "configuring"),
     ("POST", "/reset", None, "reset"),
     ("POST", "/search", {"query": "x", "user_id": "ann", "limit": 2, "top_k": 3}, "limit"),
+    ("POST", "/search", {"query": "x", "user_id": "ann", "filters": {"agnet_id": "guide"}}, "'agnet_id'"),
+    *(
+        (method, path, {"query": query} | whose, "the query is blank; say what to look for")
+        for query in ("", " ", "\u200b")
+        for method, path, whose in (
+            ("POST", "/search", {"user_id": "nobody"}),
+            ("POST", "/v3/memories/search/", {"filters": {"user_id": "ann"}}),
+        )
+    ),
 ]
 
 

@@ -132,6 +132,8 @@ def test_metadata_is_noted_shown_and_filtered(bank: Path) -> None:
         (["show", "--filter", "[" * 100_000], "--filter: expected a JSON object"),
         (["show", "--filter", '{"a": {"like": 1}}'], "'like' of 'a' is no operator"),
         (["search", "x", "--filter", '{"OR": []}'], "OR needs a list"),
+        (["search", "x", " \u200b"], "the query is blank; say what to look for"),
+        (["search", ""], "the query is blank; say what to look for"),
         (["remember", "x", "--metadata", '{"a": {}}'], "'a' must be a text"),
         (["edit", "m1"], "nothing to change"),
     ):

@@ -179,7 +179,8 @@ async def test_what_does_not_exist_is_not_asked_about() -> None:
 BAD_INPUT = [
     ("search_memories", {"query": "x", "owner": "bob"}, "owner: there is no such argument"),
     ("search_memories", {}, "query: Field required"),
-    ("search_memories", {"query": ""}, "query: String should have at least 1 character"),
+    *(("search_memories", {"query": q}, "the query is blank; say what to look for") for q in ("", " ", "\u200b", "\ufeff")),
+    ("search_memories", {"query": None}, "query: Input should be a valid string"),
     ("search_memories", {"query": "x", "k": 0}, "k: Input should be greater than or equal to 1"),
     ("search_memories", {"query": "x", "filters": {"a": {"near": 1}}}, "filter: 'near' of 'a' is no operator"),
     ("get_memories", {"at": "yesterday"}, "'yesterday' is no session in the memory of 'ann'"),
@@ -415,6 +416,25 @@ def test_http_refuses_nonsense(server: Server) -> None:
         answered = client.post("/mcp", content=body, headers={"Mcp-Protocol-Version": version.encode()})
         assert 400 <= answered.status_code < 500, (body[:100], version)
         assert "Traceback" not in answered.text
+
+
+def test_http_answers_with_a_slash_and_without(server: Server) -> None:
+    client = server.client(server.key("ann"), **SPEAKS)
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+    asked |= {"params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}
+    answers = [client.post(path, json=asked, follow_redirects=False) for path in ("/mcp", "/mcp/")]
+    assert [answered.status_code for answered in answers] == [200, 200]
+    assert answers[0].text.partition("instructions")[2] == answers[1].text.partition("instructions")[2] != ""
+
+
+async def test_null_stands_for_what_is_left_out() -> None:
+    async with connected() as client:
+        await call(client, "add_memory", text="Ann has a dog.", time=None, metadata=None, session_id=None)
+        assert len((await call(client, "search_memories", query="dog", k=None, filters=None))["memories"]) == 1
+        listed = await call(client, "get_memories", filters=None, at=None, cursor=None, limit=None)
+        assert [one["text"] for one in listed["memories"]] == ["Ann has a dog."]
+        await call(client, "delete_memory", memory_id="m1", erase=None, confirm=None)
+        assert await texts(client) == []
 
 
 # Over standard input and output.

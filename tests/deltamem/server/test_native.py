@@ -88,6 +88,8 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int]] = [
     ("POST", "search", {"json": {"queries": ["x"], "filters": {"a": {"near": 1}}}}, 400),
     ("POST", "search", {"json": {"queries": [1]}}, 422),
     ("POST", "search", {"content": b'{"queries": ["\\ud800"]}'}, 422),
+    ("POST", "search", {"json": {"queries": None}}, 422),
+    ("POST", "search", {"json": {"queries": ["x", None]}}, 422),
     ("POST", "sessions", {"json": {"id": "s", "time": "yesterday", "turns": []}}, 422),
     ("POST", "sessions", {"json": a_session(1, "x", wait=1e9)}, 422),
     ("POST", "sessions", {"json": a_session(1, "x", owner="bob")}, 422),
@@ -118,6 +120,36 @@ def test_bad_input_is_one_sentence(http: httpx.Client) -> None:
         said = problem(http.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
         assert "Traceback" not in said and "dog" not in said
     assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+
+
+def test_blank_queries_are_refused_alike(http: httpx.Client) -> None:
+    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+    for blank in ("", " \n", "\u200b", "\ufeff \u3164"):
+        said = problem(http.post(f"{ANN}/search", json={"queries": ["dog", blank]}), 400)
+        assert said == "the query is blank; say what to look for"
+        problem(http.post(f"{ANN}/memories", json={"memories": [{"text": blank}]}), 422 if blank == "" else 400)
+
+
+def test_null_stands_for_what_is_left_out(http: httpx.Client) -> None:
+    noted = {"text": "Ann has a dog.", "time": None, "metadata": None}
+    ok(http.post(f"{ANN}/memories", json={"memories": [noted]}), 201)
+    assert ok(http.get(f"{ANN}/memories"))["memories"][0]["metadata"] == {}
+    [result] = ok(http.post(f"{ANN}/search", json={"queries": ["dog"], "k": None, "filters": None}))["results"]
+    assert len(result["memories"]) == 1
+    ok(http.post(f"{ANN}/sessions", json=a_session(1, "Hello.", wait=None, metadata=None, person=None)), 202)
+    schemas = ok(http.get("/openapi.json"))["components"]["schemas"]
+    described = Draft202012Validator({"components": {"schemas": schemas}, "$ref": "#/components/schemas/SearchIn"})
+    assert described.is_valid({"queries": ["x"], "k": None}) and not described.is_valid({"queries": None})
+    assert not described.is_valid({"queries": ["x"], "k": 0}) and not described.is_valid({"queries": ["\u200b"]})
+
+
+def test_a_mistyped_key_of_a_filter_is_named(http: httpx.Client) -> None:
+    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog.", "metadata": {"topic": "pets"}}]}), 201)
+    for answer in (
+        http.post(f"{ANN}/search", json={"queries": ["dog"], "filters": {"tpoic": "pets"}}),
+        http.get(f"{ANN}/memories", params={"filters": '{"tpoic": "pets"}'}),
+    ):
+        assert "'tpoic'; did you mean 'topic'?" in problem(answer, 400)
 
 
 CHANGES: list[tuple[dict[str, Any], bool]] = [
