@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-
-from deltamem.errors import DeltaMemError
 
 SEEN = (
     r"[^\s\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u2800"
@@ -20,13 +17,3 @@ _SEEN = re.compile(SEEN[:-1] + "\U000e0000-\U000e0fff]")  # which the expression
 def is_blank(text: str) -> bool:
     """Whether nothing of a text can be seen."""
     return all(unicodedata.category(match[0]) == "Cf" for match in _SEEN.finditer(text))
-
-
-def check_queries(queries: Iterable[str]) -> None:
-    """Refuse queries that ask for nothing, which would find anything.
-
-    Raises:
-        DeltaMemError: If one is blank.
-    """
-    if any(map(is_blank, queries)):
-        raise DeltaMemError("the query is blank; say what to look for")

@@ -22,6 +22,7 @@ from difflib import get_close_matches
 from itertools import count
 from typing import Any, cast
 
+from deltamem.blank import is_blank
 from deltamem.errors import DeltaMemError
 from deltamem.memory import FILTER_WORDS, Memory, Value
 
@@ -42,6 +43,16 @@ def read_filter(filters: object) -> Test:
         FilterError: If it is none; the sentence names what is wrong.
     """
     return _filter(filters, 1, count(1))
+
+
+def check_queries(queries: Iterable[str]) -> None:
+    """Refuse queries that ask for nothing, which would find anything.
+
+    Raises:
+        DeltaMemError: If one is blank.
+    """
+    if any(map(is_blank, queries)):
+        raise DeltaMemError("the query is blank; say what to look for")
 
 
 def meeting(memories: Sequence[Memory], filters: object) -> list[Memory]:

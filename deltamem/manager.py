@@ -20,10 +20,10 @@ from anyio.from_thread import start_blocking_portal
 from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress, SearcherKind, searcher_kind
-from deltamem.blank import check_queries
 from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.errors import DeltaMemError
+from deltamem.filters import check_queries
 from deltamem.ingest import Outcome, ReadingSettings, SessionReader, Transition
 from deltamem.journal.jobs import Job
 from deltamem.journal.owner import OwnerJournal, Point, SessionKnownError, StaleJournalError

@@ -18,12 +18,11 @@ from filelock import FileLock, Timeout
 
 from deltamem import plugins
 from deltamem.bank.base import Hit, MemoryBank, SnapshotBank, stale_ids
-from deltamem.blank import check_queries
 from deltamem.dedup import KnownTexts
 from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError, NotFoundError
-from deltamem.filters import meeting
+from deltamem.filters import check_queries, meeting
 from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.owner import OwnerJournal

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltamem.blank import check_queries
 from deltamem.cli.options import Options, check_bank, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Display, Line, Output, Pieces, clock, utf8
 from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
-from deltamem.filters import meeting, read_filter
+from deltamem.filters import check_queries, meeting, read_filter
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory

@@ -30,10 +30,9 @@ from langgraph.store.base import (
 
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, UserStore
-from deltamem.blank import check_queries
 from deltamem.edits import Add, Edit, Retract, Update
 from deltamem.errors import DeltaMemError
-from deltamem.filters import read_filter
+from deltamem.filters import check_queries, read_filter
 from deltamem.journal.records import ChangeEvent
 from deltamem.memory import FILTER_WORDS, Memory, Metadata, Value
 from deltamem.policy import Policy, ScopedPolicy

@@ -17,7 +17,7 @@ from deltamem.server.access import Caller, allow, service_of
 from deltamem.server.keys import Key, Scope
 from deltamem.server.problems import Problem, not_found
 from deltamem.server.service import Service
-from integrations.mem0.filters import MemoryView, user_name
+from integrations.mem0.filters import MemoryView, check_mem0_keys, user_name, users_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ class Mem0Access:
             raise not_found()
         allow(self.key, Scope.READ)
         return [self.service.manager_of(owner) for owner in named if self.service.known(owner)]
+
+    def named(self, filters: Mapping[str, object]) -> list[MemoryManager]:
+        """The memories of the users that a filter names, if it names nothing else that there is not."""
+        managers = self.readable(users_of(filters))
+        check_mem0_keys(filters, [memory for manager in managers for memory in manager.state().memories])
+        return managers
 
     def find(self, memory_id: str, scope: Scope) -> Located:
         """A memory by its UUID."""

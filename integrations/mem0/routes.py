@@ -20,12 +20,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 
-from deltamem.blank import check_queries
 from deltamem.edits import Add, Update
+from deltamem.filters import check_queries
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.journal.records import ChangeEvent, EntryKind
-from deltamem.manager import MemoryManager
 from deltamem.records import ZoneRecord
 from deltamem.server import operations
 from deltamem.server.access import SECURITY, Caller, allow
@@ -36,11 +35,9 @@ from deltamem.sessions import Turn
 from integrations.mem0.access import Access, Located, opened_user, user_of
 from integrations.mem0.filters import (
     ENTITIES,
-    check_mem0_keys,
     read_mem0_filter,
     read_time,
     user_name,
-    users_of,
     utc,
     with_offset,
 )
@@ -232,7 +229,7 @@ async def _search(body: SearchMemories, filters: Mapping[str, object], access: A
     top_k = body.top_k or body.limit or 10
     check_queries([body.query])
     records = []
-    for manager in await anyio.to_thread.run_sync(_managers, access, filters):
+    for manager in await anyio.to_thread.run_sync(access.named, filters):
         matching = {one.memory.id: one for one in await anyio.to_thread.run_sync(access.matching, manager, test)}
         (hits,) = await manager.search_many([body.query], top_k, among=set(matching))
         records += [
@@ -263,15 +260,7 @@ def list_hosted(parameters: Annotated[Entities, Query()], access: Access) -> dic
 
 def _all(access: Access, filters: Mapping[str, object]) -> list[Located]:
     test = read_mem0_filter(filters)
-    return [one for manager in _managers(access, filters) for one in access.matching(manager, test)]
-
-
-def _managers(access: Access, filters: Mapping[str, object]) -> list[MemoryManager]:
-    """The memories that a filter is about."""
-    managers = access.readable(users_of(filters))
-    memories = [memory for manager in managers for memory in manager.state().memories]
-    check_mem0_keys(filters, memories)
-    return managers
+    return [one for manager in access.named(filters) for one in access.matching(manager, test)]
 
 
 def get_memory(memory_id: MemoryId, parameters: Nothing, access: Access) -> dict[str, Any]:

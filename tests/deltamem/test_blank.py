@@ -5,8 +5,9 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from deltamem.blank import SEEN, check_queries, is_blank
+from deltamem.blank import SEEN, is_blank
 from deltamem.errors import DeltaMemError
+from deltamem.filters import check_queries
 
 INVISIBLE = (
     *(
