@@ -303,6 +303,7 @@ class EndpointTraits:
     object_way: Learned[ObjectWay] = field(default_factory=lambda: Learned(OBJECT_WAYS))
     terms: LearnedTerms = field(default_factory=LearnedTerms)
     window: int | None = None  # Context window in tokens, as told by the endpoint or whoever uses it
+    thinks: bool = False  # Whether the model has thought before an object that it was asked for
 
 
 _traits: dict[tuple[str, str], EndpointTraits] = {}

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import random
+import re
 import ssl
 import threading
 import time
@@ -64,6 +65,11 @@ class Answer:
     tool_calls: tuple[ToolCall, ...] = ()  # Of a request with ``tools``
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
+
+    @property
+    def thought(self) -> bool:
+        """Whether the model thought before it answered, as far as that shows."""
+        return bool(self.reasoning or self.reasoning_tokens) or re.search("</?think>", self.text) is not None
 
     def as_object(self) -> Answer:
         """The answer to a request for an object, with the object as its text, wherever the server has put it.

@@ -109,6 +109,8 @@ async def complete_object(policy: Policy, messages: Sequence[Message], schema: A
 
 
 ToolRole = Literal["tool", "user"]
+NO_THINKING: Mapping[str, object] = {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "none"}
+"""How servers are told that a model should not think: vLLM, SGLang and llama.cpp by the first, Ollama by the second."""
 
 
 class EndpointPolicy:
@@ -181,20 +183,25 @@ class EndpointPolicy:
     async def complete_object(self, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
         """Write one JSON object, as `LLM.chat_object`; `guided` does not count here.
 
+        Thoughts eat up the tokens of the answer, so a model that has been seen to think is told not to from then on, unless
+        the `extra_body` says otherwise.
+
         Raises:
             ContextLengthError: If the conversation does not fit the model's window.
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
+        traits = self.llm.traits
         answer = await self.llm.chat_object(
             [self._sent(message) for message in messages],
             schema,
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
-            extra_body=self._extra_body,
+            extra_body={**NO_THINKING, **(self._extra_body or {})} if traits.thinks else self._extra_body,
             scope=self._scope,
             sample=self._sample,
         )
+        traits.thinks |= answer.thought
         return self._completion(answer)
 
     def _completion(self, answer: Answer) -> Completion:

@@ -17,7 +17,7 @@ from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Terms, 
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, LLMError
 from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache
-from deltamem.policy import Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
+from deltamem.policy import NO_THINKING, Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
 from deltamem.refusals import OptionRefusal
 
 TEXT = {"type": "string", "maxLength": 80}
@@ -478,6 +478,41 @@ async def test_the_policy_gives_what_the_model_wrote(reply: Reply, text: str, tr
     assert way_of(body) == "json_schema"
     sent = {"model": "tiny", "messages": ASKED, "temperature": 0.5, "max_tokens": 9, "seed": 4}
     assert sent.items() <= body.items() and body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        completion("<think>Let me see", finish="length"),
+        completion(f"Hm.</think>{OBJECT}"),  # the chat template wrote the beginning
+        completion(OBJECT, reasoning="Hm."),
+        completion(OBJECT, reasoning_tokens=40),
+    ],
+)
+async def test_a_model_that_thinks_before_an_object_is_told_not_to(thought: Reply) -> None:
+    with serve(replies(thought, completion(OBJECT), completion(OBJECT))) as server:
+        for extra in (None, None, {"reasoning_effort": "low"}):
+            await EndpointPolicy(LLM(server.url, "tiny"), extra_body=extra).complete_object(ASKED, FACTS)
+        await EndpointPolicy(LLM(server.url, "tiny")).complete(ASKED)
+    first, second, chosen, turn = server.requests
+    assert not NO_THINKING.keys() & first.keys() and not NO_THINKING.keys() & turn.keys()
+    assert NO_THINKING.items() <= second.items()
+    assert chosen["reasoning_effort"] == "low"
+
+
+async def test_an_endpoint_that_refuses_to_be_told_is_told_no_more() -> None:
+    def script(body: Mapping[str, Any]) -> Reply:
+        if "chat_template_kwargs" in body:
+            return failure(400, 'Invalid JSON payload received. Unknown name "chat_template_kwargs": Cannot find field.')
+        if body.get("reasoning_effort") == "none":
+            return failure(400, "reasoning_effort: Input should be 'low', 'medium' or 'high'")
+        return completion(OBJECT, reasoning_tokens=40)
+
+    with serve(script) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"))
+        for _ in range(3):
+            assert (await policy.complete_object(ASKED, FACTS)).text == OBJECT
+    assert [len(NO_THINKING.keys() & body.keys()) for body in server.requests] == [0, 2, 1, 0, 0]
 
 
 class TextPolicy:
