@@ -121,10 +121,39 @@ def test_an_answer_alone_waits_for_the_person(journal: Journal, owner: OwnerJour
     assert kept(journal, owner) == {"s": ["u1"], "s/2": ["a:1", "u2"]}
 
 
-def test_names_by_the_first_turn_differ_between_owners(journal: Journal, owner: OwnerJournal) -> None:
+def test_a_client_need_not_wait_for_the_answer(journal: Journal, owner: OwnerJournal) -> None:
+    first = keep(owner, "u1")
+    second = keep(owner, "u1", "a:half of", "u2")
+    answer(owner, "2", second)
+    answer(owner, "1", first)
+    assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:2"]}
+
+
+def test_calls_of_tools_that_say_nothing_keep_their_places(journal: Journal, owner: OwnerJournal) -> None:
+    keep(owner, "u1")
+    exchange(owner, "Let me look.", "u1", "a:")
+    keep(owner, "u1", "a:", "a:Let me look.")
+    for made in ("wrong", "It is sunny."):
+        exchange(owner, made, "u1", "a:", "a:Let me look.", "a:")
+    exchange(owner, "2", "u1", "a:", "a:Let me look.", "a:", "a:It is sunny.", "u2")
+    assert kept(journal, owner) == {"s": ["u1", "a:Let me look.", "a:It is sunny.", "u2", "a:2"]}
+
+
+@pytest.mark.parametrize("name", ["s", None])
+def test_a_question_alone_is_made_again_until_it_has_been_read(
+    journal: Journal, owner: OwnerJournal, name: str | None
+) -> None:
+    for made in ("1", "2"):
+        exchange(owner, made, "I feel sick today.", name=name)
+    assert list(kept(journal, owner).values()) == [["I feel sick today.", "a:2"]]
+    exchange(owner, "3", "I feel sick today.", name=name)
+    assert sorted(kept(journal, owner).values()) == [["I feel sick today.", "a:2"], ["I feel sick today.", "a:3"]]
+
+
+def test_conversations_without_a_name_are_found_again_by_their_owner_only(journal: Journal, owner: OwnerJournal) -> None:
     name = keep(owner, "Hello", "a:1", "u2", name=None).name
     assert keep(owner, "Hello", "a:1", "u2", "a:2", "u3", name=None).name == name
-    assert keep(journal.owner("bob"), "Hello", name=None).name != name, "nobody can compute it from what was said"
+    assert keep(journal.owner("bob"), "Hello", name=None).name != name
 
 
 def test_forgetting_empties_what_waits_and_a_history_brings_nothing_back(journal: Journal, owner: OwnerJournal) -> None:
