@@ -74,7 +74,7 @@ def said(error: openai.APIStatusError) -> str:
 
 
 def words_of(body: str) -> str:
-    """All that a server says, in whatever shape, each object of its JSON on a line of its own; the beginning, if it is long.
+    """All that a server says, in whatever shape, each text of its JSON on a line of its own; the beginning, if it is long.
 
     What gateways wrap (OpenRouter: ``metadata.raw``) is part of it, what a server repeats of the request is not.
     """
@@ -85,7 +85,8 @@ def words_of(body: str) -> str:
 
 def _spoken(value: Any) -> str:
     if isinstance(value, Mapping):
-        return " ".join(_spoken(part) for key, part in value.items() if key not in ("input", "ctx", "url", "request_id"))
+        parts = (_spoken(part) for key, part in value.items() if key not in ("input", "ctx", "url", "request_id"))
+        return (" " if "loc" in value else "\n").join(parts)  # FastAPI's place belongs to its sentence
     if isinstance(value, list):
         return ("\n" if any(isinstance(part, Mapping) for part in value) else " ").join(map(_spoken, value))
     if isinstance(value, str) and value[:1] in ("{", "["):
@@ -97,7 +98,7 @@ def _spoken(value: Any) -> str:
 
 
 def _sentences(words: str) -> Iterator[str]:
-    for sentence in re.split(r"(?<=[.!?;。])\s+|\n", words):
+    for sentence in re.split(r"(?<=[.!?。])\s+|\n", words):
         if sentence:
             yield sentence
 
@@ -105,22 +106,25 @@ def _sentences(words: str) -> Iterator[str]:
 ELSEWHERE = re.compile(
     r"content[_ ]?(filter|policy|management)|moderation|model\b.{0,100}\b(not found|not exist|no access)|model_not_found"
     r"|billing|quota|credits?\b|afford|api[_ ]key|per[ _-]?(second|minute|min|hour|day|month)\b|\b(daily|monthly)\b"
-    r"|\b[tr]p[smdh]\b|rate[_ -]?limit|too many requests|your (plan|account|subscription|organi[sz]ation)"
+    r"|\b[tr]p[smdh]\b|rate[_ -]?limit|too many requests|timed? ?out|took too|your (plan|account|subscription|organi.ation)"
     r"|\b(files?|attachments?|uploads?|images?) (is |are )?(too|size|exceed)|(size|length) of (the |an? )?(\w+ )?(file|upl)",
     re.IGNORECASE | re.DOTALL,
 )
 """What has nothing to do with how long a request is or which options it has."""
 
 _BUDGET = re.compile(
-    r"['`\"\\]*\b(max[_ ]?(completion|output|new)?[_ ]?tokens(_to_sample)?|maximum tokens)\b['`\"\\]*|maxOutputTokens", re.I
+    r"['`\"\\]*\bmax(imum)?[_ ]?(completion|output|new)?[_ ]?tokens(_to_sample)?\b['`\"\\]*|maxOutputTokens", re.I
 )
 
 # A request is too long where a sentence names what was sent or the window, a measure of length, and an excess.
-_SENT = re.compile(r"\b(prompt|inputs?\b|input[_ ]|messages?\b|conversation|request|history|text\b|model('s)? max)", re.I)
+_SENT = re.compile(
+    r"\b(prompt|inputs?\b|input[_ ]|messages?\b|conversation|request|history|query|sequence|text\b|model('s)? max\w* len)",
+    re.I,
+)
 _WINDOW = re.compile(
     r"context[ _-]?(length|size|window|limit)|\bn_ctx\b|max_(model|seq)_len|maximum (model|sequence) length", re.IGNORECASE
 )
-_MEASURE = re.compile(r"token|length|\blen\b|_len\b|\blong\b|context[ _-]?(size|window|limit)|\bn_ctx\b|overflow", re.I)
+_MEASURE = re.compile(r"token|length|\blen\b|_len\b|\blong|context|\bn_ctx\b|overflow", re.I)
 _EXCESS = re.compile(
     r"exceed|\btoo (long|large|many|big)|(long|larg|great|bigg)er than|more than|does(n't| not) fit|overflow|reduc|shorten"
     r"|over the (max|limit)|must (be|have) (less|fewer|at most|no more|<)|\bmax(imum)?\b|supports? (only|up to)|up to \d"
@@ -130,7 +134,7 @@ _EXCESS = re.compile(
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|size|window|limit)[ _-]?(was |is |has been )?exceed|contextwindowexceeded|exceed_context"
     r"|tokens_limit_reached|max_prompt_tokens|request_too_large|got -\d+"  # vLLM: what is left for the answer
-    r"|(输入|上下文|提示|对话).{0,12}(过长|超长|超过|超出)",
+    r"|(输入|上下文|提示|对话|prompt).{0,12}(过长|超长|超过|超出)",
     re.IGNORECASE,
 )
 
@@ -154,7 +158,8 @@ BUDGETS = ("max_tokens", "max_completion_tokens")
 _CORE = {"model", "messages", "stream", "tools", "tool_choice", "response_format", "structured_outputs"}
 """Fields that make the request what it is: without them it would be another one."""
 _UNKNOWN = re.compile(
-    r"unsupported|n.t support|not (currently |yet )?(support(ed)?|allowed|permitted|accepted|available|a valid|expected)"
+    r"unsupported|n.t support|not (currently |yet )?(support|allow|permit|accept|take|available|a valid|expected)"
+    r"|requires?\b|\bfixed\b|mutually exclusive|disabled|replaced|instead"
     r"|incompatible|(unr|not r)ecogni[sz]ed|unknown|unexpected|\bextra|deprecated|no longer|\bonly\b|cannot (both )?be",
     re.IGNORECASE,
 )
@@ -205,7 +210,8 @@ def refused_options(error: LLMError, body: Mapping[str, Any]) -> frozenset[Optio
         about = words if name in named else about
         ranged, unknown = _RANGE.search(about), _UNKNOWN.search(about)
         if name in BUDGETS:  # its bounds are another matter (`named_bound`)
-            if unknown and not ranged:
+            other = any(one in words and one not in body for one in BUDGETS) and not _RANGE.search(words)
+            if (unknown and not ranged) or (other and _UNKNOWN.search(words)):
                 found[name] = OptionRefusal(name)
         elif name in named or (about and (unknown or ranged or _WRONG.search(about))):
             by_value = ranged is not None and isinstance(body[name], int | float)

@@ -24,6 +24,7 @@ from deltamem.refusals import (
 )
 
 Wording = dict[str, Any]
+CLIENT = openai.OpenAI(api_key="none")  # Reads certificates, which takes its time
 WORDINGS: dict[str, list[Wording]] = yaml.safe_load((Path(__file__).parent / "wordings.yaml").read_text(encoding="utf-8"))
 
 MESSAGES = [{"role": "user", "content": "The prompt is too long: temperature and seed are not supported, max_tokens > 9."}]
@@ -70,7 +71,7 @@ def refused(status: int, body: object) -> LLMError:
     """The error of a request that was answered so."""
     text = body if isinstance(body, str) else json.dumps(body)
     response: Any = httpx.Response(status, text=text, request=httpx.Request("POST", "http://localhost/v1/chat/completions"))
-    cause = openai.OpenAI(api_key="none")._make_status_error_from_response(response)
+    cause = CLIENT._make_status_error_from_response(response)
     error = explain(cause, endpoint="http://localhost/v1", model="m", api_key="", api_key_env="KEY")
     error.__cause__ = cause
     return error
