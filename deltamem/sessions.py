@@ -311,7 +311,7 @@ class _FileDialogue(_StrictFile):
     id: StorableText
     time: datetime
     turns: list[_FileTurn] = Field(min_length=1)
-    metadata: dict[str, Any] = Field(default={})
+    metadata: dict[str, Any] | None = None
 
     @field_validator("id", mode="before")
     @classmethod
@@ -427,7 +427,7 @@ def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
     except ValidationError as error:
         raise DeltaMemError(f"{where}: {first_error(error, messages=_FILE_ERRORS)}") from error
     try:
-        metadata = Metadata(record.metadata)
+        metadata = Metadata(record.metadata or {})
     except ValueError as error:
         raise DeltaMemError(f"{where}: {error}") from error
     turns = tuple(Turn(turn.role, turn.content) for turn in record.turns)

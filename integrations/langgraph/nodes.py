@@ -140,7 +140,7 @@ class MemoryNodes:
         if not isinstance(last, AIMessage) or last.tool_calls:
             return None
         spoken = [message for message in messages if isinstance(message, HumanMessage | AIMessage)]
-        thread = str(config.get("configurable", {}).get("thread_id") or "")
+        thread = str((config.get("configurable") or {}).get("thread_id") or "")
         session_id = thread
         if not self._whole:
             asked = [place for place, message in enumerate(spoken) if isinstance(message, HumanMessage)]
@@ -178,7 +178,7 @@ def _filled(template: str, config: RunnableConfig) -> str:
     if not (template.startswith("{") and template.endswith("}")):
         return template
     name = template[1:-1]
-    values = config.get("configurable", {})
+    values = config.get("configurable") or {}
     if not values.get(name):
         raise DeltaMemError(f"the run names no {name!r}: pass config={{'configurable': {{{name!r}: ...}}}}")
     return str(values[name])

@@ -269,7 +269,7 @@ class _Lenient(StrictModel):
 
 class _ContentPart(_Lenient):
     type: str
-    text: StorableText = ""
+    text: StorableText | None = None
 
 
 class _CalledFunction(_Lenient):
@@ -292,7 +292,7 @@ class MessageIn(_Lenient):
     def text(self) -> str:
         """The text of the content; pictures and the like leave their kind."""
         if isinstance(self.content, list):
-            return "\n".join(part.text if part.type.endswith("text") else f"[{part.type}]" for part in self.content)
+            return "\n".join(part.text or "" if part.type.endswith("text") else f"[{part.type}]" for part in self.content)
         return self.content or ""
 
 

@@ -221,7 +221,9 @@ def _tokens(value: object) -> int:
 
 
 def _line(message: Mapping[str, Any]) -> str:
-    calls = [f"calls {part['function']['name']}({part['function']['arguments']})" for part in message.get("tool_calls", ())]
+    calls = [
+        f"calls {part['function']['name']}({part['function']['arguments']})" for part in message.get("tool_calls") or ()
+    ]
     return f"{message['role']}: {'; '.join([str(message['content'] or ''), *calls])}"
 
 

@@ -176,25 +176,27 @@ def read_catalogue(folder: Path) -> Catalogue:
             restaurants.append(
                 {
                     **place,
-                    "cuisines": [name.lower() for name in place.get("cuisines", ())],
+                    "cuisines": [name.lower() for name in place.get("cuisines") or ()],
                     "opening_hours": json.loads(hours) if isinstance(hours, str) else hours,
-                    "capacity": place.get("capacity", drawn),
+                    "capacity": drawn if place.get("capacity") is None else place["capacity"],
                 }
             )
         dishes = []
         for dish in menus:
             drawn_price = draw.uniform(1.0, 50.0)
-            cuisines = [name.lower() for name in dish.get("cuisines", ())]
-            dishes.append({**dish, "cuisines": cuisines, "price": dish.get("price", drawn_price)})
+            cuisines = [name.lower() for name in dish.get("cuisines") or ()]
+            dishes.append(
+                {**dish, "cuisines": cuisines, "price": drawn_price if dish.get("price") is None else dish["price"]}
+            )
         users = [
             {"id": key, **user["name"], **user["address"], "email": user["email"], "gender": user.get("gender")}
             | {"phone": user["address"].get("phone")}  # where the benchmark looks for it
             for key, user in people.items()
         ]
         payments = [
-            {"id": method["id"], "user_id": key, "type": method["type"], "details": method.get("details", {})}
+            {"id": method["id"], "user_id": key, "type": method["type"], "details": method.get("details") or {}}
             for key, user in people.items()
-            for method in user.get("payment_methods", ())
+            for method in user.get("payment_methods") or ()
         ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DeltaMemError(f"{folder}: not the files of Momento's world: {error!r}") from error

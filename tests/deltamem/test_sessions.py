@@ -180,6 +180,7 @@ def read(content: bytes | str) -> list[Session]:
         json.dumps([in_file()]),
         "\n\n" + json.dumps([in_file()], indent=1),
         "\n" + json.dumps(in_file()) + "\r\n\n",
+        json.dumps(in_file(metadata=None)),
     ],
 )
 def test_object_list_and_lines_are_read(text: str) -> None:
