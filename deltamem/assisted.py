@@ -36,6 +36,7 @@ from deltamem.text import (
     WEEKDAYS,
     Kind,
     content_stems,
+    marked_words,
     negations,
     normalised,
     salient,
@@ -626,7 +627,9 @@ def _says_nothing_new(fact: str, memory: Memory, *, told: bool) -> bool:
     """Whether a fact adds nothing to a memory, by its words; if the model has `told` so, one in fewer words too."""
     new, known = content_stems(fact), content_stems(memory.text)
     within = len(new) < len(known) and salient(fact) <= salient(memory.text) if told else False
-    return negations(fact) == negations(memory.text) and (within or (new <= known and salient(fact) == salient(memory.text)))
+    if negations(fact) != negations(memory.text) or marked_words(fact) != marked_words(memory.text):
+        return False
+    return within or (new <= known and salient(fact) == salient(memory.text))
 
 
 AnyEpisode: TypeAlias = Episode | AssistedEpisode

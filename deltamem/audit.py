@@ -26,6 +26,7 @@ from deltamem.text import (
     Kind,
     content_stems,
     is_pair,
+    marked_words,
     negations,
     normalised,
     salient_items,
@@ -90,6 +91,7 @@ class _Facts(NamedTuple):
 
     text: str
     items: tuple[Item, ...]
+    marked: frozenset[str]
     frame: frozenset[str]
     negations: frozenset[str]
 
@@ -114,10 +116,11 @@ def audit(
     """Look for duplicates, contradictions and unsupported memories.
 
     - Exact duplicates are equal once normalised.
-    - Near duplicates are at least `near` similar and have the same numbers, dates, names and negations.
+    - Near duplicates are at least `near` similar and have the same numbers, dates, names, negations and
+      `marked_words`.
     - Contradictions are at least `related` similar, share most of their other words and differ in exactly one number,
-      date or name on each side, or only in a negation. Two that differ in more names are taken for two facts (two friends
-      in two towns).
+      date or name on each side, or only in a negation or in marked words. Two that differ in more names are taken for two
+      facts (two friends in two towns).
     - Unsupported memories have a number, name or rare word that is not in their source. Rare is a word of at most two
       memories. The word after the person's name, mostly a verb that the session puts differently, does not count, nor does
       a single rare word where other words of the memory are found. A date is supported by the session's own date or by
@@ -188,7 +191,7 @@ def _facts(text: str, name: frozenset[str]) -> _Facts:
     marked = {stem(word) for item in items for word in item.text.split()} | {stem(word) for word in _CALENDAR}
     denied = negations(text)
     frame = frozenset(word for word in content_stems(text) - marked - name - denied if not word[0].isdigit())
-    return _Facts(normalised(text), items, frame, denied)
+    return _Facts(normalised(text), items, marked_words(text), frame, denied)
 
 
 def _pairs(
@@ -200,7 +203,8 @@ def _pairs(
             continue
         ids = (memories[first].id, memories[second].id)
         ours, theirs = _unmatched(left.items, right.items), _unmatched(right.items, left.items)
-        if left.negations == right.negations and not ours and not theirs and similarity >= near:
+        apart = sorted(left.marked ^ right.marked)
+        if left.negations == right.negations and not (ours or theirs or apart) and similarity >= near:
             detail = f'"{memories[first].text}" and "{memories[second].text}" say the same'
             yield Finding(FindingKind.NEAR_DUPLICATE, ids, similarity, detail)
             continue
@@ -211,6 +215,8 @@ def _pairs(
             yield Finding(FindingKind.CONTRADICTION, ids, similarity, detail)
         elif left.negations != right.negations and not ours and not theirs:
             yield Finding(FindingKind.CONTRADICTION, ids, similarity, "one denies what the other says")
+        elif apart and not ours and not theirs:
+            yield Finding(FindingKind.CONTRADICTION, ids, similarity, f"only one says {' and '.join(apart)}")
 
 
 def _similar(vectors: Vectors, least: float) -> Iterator[tuple[int, int, float]]:

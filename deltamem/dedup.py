@@ -18,7 +18,7 @@ from deltamem.bank.base import Hit
 from deltamem.journal.records import Change
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import Turn
-from deltamem.text import SourceFinder, content_stems, negations, normalised, salient
+from deltamem.text import SourceFinder, content_stems, marked_words, negations, normalised, salient
 
 MARK = "[recalled from memory, already stored: "
 SAME_FACT = 0.9  # Cosine similarity from which a neighbour may say the same as a new memory
@@ -29,17 +29,20 @@ _LONGEST_RUN = 3
 _LONGEST_TEXT = 4_000
 _MOST_LEADS = 12
 _LONGEST_TRAIL = 80
-_SENTENCE = re.compile(r"(?<=[.!?:])[\"'”’)\]]*\s+|(?<=[。！？：])\s*")
+_SENTENCE = re.compile(r"(?<=[.!?:؟۔।])[\"'”’)\]]*\s+|(?<=[。！？：])\s*")
 _QUOTED = re.compile(r'"([^"\n]*)"|“([^”\n]*)”|«([^»\n]*)»')
 _CLOSING = " \t\r\n\"'”’»}],;"
-_OPENING = " \t*-•·–—>\"'“‘«"
+_CLOSED = " \t\r\n\"'”’»}]),"
+_OPENING = " \t\"'“‘«"
 _MARKED = re.compile(re.escape(MARK) + r".*?\](?!\w)")
 _DAY = r"\d{4}[/.-]\d{2}[/.-]\d{2}(?:\s*\(\w+\))?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
 _ID = r"(?:id\s*[=:]\s*)?m\d+\b"
-# One thing before a quoted memory: a bullet, a number of a list, an id, a time, or an opening bracket or quote.
+# One thing before a quoted memory: a bullet but no minus sign, a list's number, an id, a time, an opening bracket or quote.
 _LEAD = re.compile(
-    rf"\s+|[-*•·–—>|\[({{\"'“‘«]|\d{{1,3}}[.)](?=\s)|(?:{_ID}|{_DAY}(?:[T\s]+{_CLOCK})?)[\])]?\s*[:,.|–—-]?", re.IGNORECASE
+    rf"\s+|[-–—>](?!\d)|\*\*|\*(?=\s)|[•·|\[({{\"'“‘«]|\d{{1,3}}[.)](?=\s)"
+    rf"|(?:{_ID}|{_DAY}(?:[T\s]+{_CLOCK})?)[\])]?\s*(?:[:,.|]|[–—-](?!\d))?",
+    re.IGNORECASE,
 )
 _TRAIL = re.compile(rf"[(\[](?:{_ID}|{_DAY}(?:[T\s]+{_CLOCK})?)[)\]]\W*$", re.IGNORECASE)
 
@@ -57,7 +60,7 @@ class Adjustment(StrEnum):
 
 
 class KnownTexts:
-    """The normalised texts of a memory state, for lookups by text that do not grow with the state. Immutable."""
+    """The `normalised` texts of a memory state, for lookups by text that do not grow with the state. Immutable."""
 
     def __init__(self, state: MemoryState) -> None:
         """Index the texts of a state."""
@@ -215,6 +218,7 @@ def _covering(text: str, hits: Sequence[Hit]) -> Hit | None:
         if (
             hit.similarity >= SAME_FACT
             and content_stems(text) <= content_stems(theirs)
+            and marked_words(text) == marked_words(theirs)
             and salient(text) == salient(theirs)
             and negations(text) == negations(theirs)
         ):
@@ -253,12 +257,18 @@ def _rewrite_line(line: str, known: KnownTexts, change: Callable[[str], str]) ->
             start += 1
 
 
+def _closed(piece: str) -> str:
+    """A piece of text without what closes a quotation, a list or bold type; a quote behind a number means inches."""
+    inner = piece.rstrip(_CLOSED).removesuffix("**").rstrip(_CLOSED)
+    return piece if inner[-1:].isdigit() and piece[len(inner) : len(inner) + 1] in ('"', "'") else inner
+
+
 def _memory_begins(piece: str, known: KnownTexts) -> int | None:
     """Where in a piece of text the memory begins that the rest of it is; None if it is none."""
     if len(piece) > _LONGEST_TEXT:
         return None
     trail = _TRAIL.search(piece, max(0, len(piece) - _LONGEST_TRAIL))
-    ends = (len(piece), trail.start()) if trail else (len(piece),)
+    ends = {len(piece), len(_closed(piece)), *([trail.start()] if trail else [])}
     begin = 0
     for _ in range(_MOST_LEADS):
         if any(known.ids(piece[begin:end]) for end in ends):

@@ -53,8 +53,6 @@ _NUMBER_WORDS = {
 _SPACELESS = "\u0e01-\u0e4e\u0e81-\u0ecd\u1000-\u103f\u1780-\u17d3\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _SPACELESS_RUN = re.compile(f"[{_SPACELESS}]+")
 _SENTENCE_END = frozenset(".!?:;。！？：…")
-# All of ASCII that `_is_outer`; string.punctuation has symbols as well, such as $ and +.
-_ASCII_OUTER = " !\"#%&'()*,-./:;?@[\\]_{}"
 _OPENING = "\"'“”‘’«»([{-*•"
 
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
@@ -88,25 +86,159 @@ def shortened(text: str, limit: int, mark: str = "...") -> str:
     return text if len(text) <= limit else text[: limit - len(mark)] + mark
 
 
+class _Alike(dict[int, str]):
+    """By code point what stands for a character in a key; made as characters are met.
+
+    Forms that only the layout asks for (full and half width, Arabic letters as they join, ligatures, hard spaces) are the
+    plain character. Those that can mean something else stay: raised and lowered (x² is not x2), circled, fractions, squared
+    units, letters of mathematics.
+    """
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        form = unicodedata.decomposition(character).partition(" ")[0]
+        if form in _LAYOUT or (form == "<compat>" and unicodedata.category(character)[0] in "LZP"):
+            character = unicodedata.normalize("NFKD", character)
+        self[code] = "".join(_WRITTEN_ALIKE.get(one, one) for one in character)
+        return self[code]
+
+
+_LAYOUT = frozenset(f"<{form}>" for form in "wide narrow small vertical noBreak initial medial final isolated".split())
+_WRITTEN_ALIKE = (
+    dict.fromkeys("“”„‟«»「」『』", '"')
+    | dict.fromkeys("‘’‚‛‹›ʼ", "'")
+    | dict.fromkeys("‐‑–−", "-")
+    | dict.fromkeys("؟՞", "?")
+    # What is not seen, and the stroke that only makes an Arabic word longer.
+    | dict.fromkeys("\u00ad\u061c\u180e\u200b\u200c\u200e\u200f\u2060\ufe0e\ufe0f\ufeff\u0640", "")
+    | dict.fromkeys("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", "")
+)
+_ALIKE = _Alike()
+_JOINER = re.compile("(?<![\u2190-\u2bff\U0001f000-\U0001fbff])\u200d")  # Within emoji it can be seen
+_GREEK_QUESTION = re.compile("(?<=[\u0370-\u03ff\u1f00-\u1fff]);")
+_TURKISH_I = re.compile("(?:\u0130|i\u0307)\u0307*")  # The capital, and what `lower` makes of it; dotless is another letter
+# Each a pronoun in small letters and a name in capitals.
+_ACRONYM = re.compile(rf"((?<![^\W_{_SPACELESS}])(?:US|IT|WHO)(?![^\W_{_SPACELESS}]))")
+
+# What ends a sentence or a part of one. Not the question mark: a question is no statement, and there are names with one.
+_ENDS = ".!,:;。、،؛۔।॥։።၊။།"
+_QUOTES = "\"'"
+_AROUND = {'"': '"', "'": "'", "(": ")"}
+
+
 def normalised(text: str) -> str:
-    """The form in which two texts are equal: NFKC, casefolded, single spaces, no punctuation around it."""
-    if text.isascii():
-        # By far the most texts; nothing in them is composed.
-        plain = " ".join(text.lower().split())
-        return plain.strip(_ASCII_OUTER) or plain
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    joined = " ".join(folded.split())
-    begin, end = 0, len(joined)
-    while begin < end and _is_outer(joined[begin]):
-        begin += 1
-    while end > begin and _is_outer(joined[end - 1]):
-        end -= 1
-    # A text of nothing but punctuation keeps it, so that two such texts are not equal by accident.
-    return joined[begin:end] or joined
+    """The key under which texts say the same, for all who ask whether one text is another.
+
+    It keeps what can tell facts apart, because a fact that passes for another one is lost, and one that is stored twice is
+    merely there twice: C and C#, 5 and 5%, A and A-, kim and kim_, x² and x2, .env and env, the band Who? and who.
+
+    These do not count: case, since people shout and type without capitals (but US, IT and WHO among small letters are not
+    us, it and who); blanks; how characters are composed; forms of layout (`_Alike`); styles of quotes, hyphens and minus
+    signs; quotes or brackets around the whole text; and marks that end a sentence.
+    """
+    if not text.isascii():
+        # Apart first, so that composed and combined characters are read alike.
+        text = _JOINER.sub("", unicodedata.normalize("NFD", text).translate(_ALIKE))
+        text = _GREEK_QUESTION.sub("?", unicodedata.normalize("NFC", text))
+        text = unicodedata.normalize("NFC", _TURKISH_I.sub("i", text))
+    # Not `casefold`, for which Maße is Masse.
+    lowered = text.lower()
+    if ("US" in text or "IT" in text or "WHO" in text) and not _ACRONYM.sub("", text).isupper():
+        lowered = "".join(part if place % 2 else part.lower() for place, part in enumerate(_ACRONYM.split(text)))
+    if not text.isascii():
+        lowered = unicodedata.normalize("NFC", lowered)
+    return _without_ends(" ".join(lowered.split()))
 
 
-def _is_outer(character: str) -> bool:
-    return character == " " or unicodedata.category(character).startswith("P")
+def _without_ends(text: str) -> str:
+    """A text without the marks, quotes and brackets around it; one of nothing but marks keeps some, to stay what it is."""
+    plain = text.removesuffix(".")
+    if plain[:1].isalnum() and plain[-1:].isalnum():  # By far the most texts
+        return plain
+    begin, end = 0, len(text)
+    before = None
+    while before != (begin, end):
+        before = begin, end
+        while begin < end and text[begin] in " ¡¿":
+            begin += 1
+        if text.startswith("...", begin, end - 1):
+            begin += 3
+        while begin < end and text[end - 1] == " ":
+            end -= 1
+        end, _ = _sentence_end(text, begin, end, _ENDS)
+        if end - begin > 2 and _AROUND.get(text[begin]) == text[end - 1]:
+            begin, end = begin + 1, end - 1
+    # Marks before closing quotes ("Ana calls it 'home.'"); of several marks, one of which asks, the question stays.
+    kept, marks = "", "."
+    while marks and "?" not in kept:
+        closing = end
+        while closing > begin and text[closing - 1] in _QUOTES:
+            closing -= 1
+        stop, marks = _sentence_end(text, begin, closing, _ENDS + "?")
+        kept = ("?" if "?" in marks else "") + text[closing:end] + kept
+        end = stop
+    return text[begin:end] + kept
+
+
+def _sentence_end(text: str, begin: int, end: int, known: str) -> tuple[int, str]:
+    """Where a piece of text ends without the marks that end its sentence, and these marks.
+
+    They stand right behind a word, or one behind a blank, as in French. Others are what the text is about: "Ana separates
+    columns by ;", "the folder ..", "the key '.'".
+    """
+    stop = end
+    while stop > begin and text[stop - 1] in known:
+        stop -= 1
+    marks = text[stop:end]
+    if not marks or stop == begin:
+        return end, ""
+    last, other = text[stop - 1], text[stop - 2 : stop - 1] if stop - 1 > begin else " "
+    if last == " ":
+        return (stop - 1, marks) if marks in (".", "!", "?", "。") and other.isalnum() else (end, "")
+    return (end, "") if last in _QUOTES and other in " ([" else (stop, marks)
+
+
+def contains(text: str, part: str) -> bool:
+    """Whether a text has another one in it that no longer words begin or end there; both `normalised`."""
+    start = text.find(part) if part else -1
+    while start >= 0:
+        end = start + len(part)
+        before, after = text[max(0, start - 2) : start][::-1], text[end : end + 2]
+        if not _continues(part[-1], after[:1], after[1:]) and not _begins(before[:1], before[1:], part[0]):
+            return True
+        start = text.find(part, start + 1)
+    return False
+
+
+def _continues(edge: str, first: str, second: str) -> bool:
+    """Whether the characters behind a text make its last word another one: C and #, 5 and ,000, a and .txt, Kim and 's."""
+    if not first:
+        return False
+    if first in ".,:'":
+        return _are_one_word(edge, second)
+    kind = unicodedata.category(first)
+    if kind[0] in "LM" or kind == "Nd":
+        return not is_pair(first) and not is_pair(edge)
+    if first == "*":
+        return second != "*"  # of bold type
+    if first == "(":
+        return not is_pair(edge)  # f and f(x)
+    return first in "#%&@/\\_-?′″٪‰" or kind in ("No", "Cf") or (kind[0] == "S" and first not in "<=>|`")
+
+
+def _begins(first: str, second: str, edge: str) -> bool:
+    """Whether the characters before a text, from right to left, make its first word another one."""
+    if first == ".":
+        return second != "." and not is_pair(edge)
+    if first in "-<>" and edge.isdigit():
+        return True
+    if first == "-":  # of a word, not of a list
+        return _are_one_word(second, edge)
+    return first not in "?*(" and _continues(edge, first, second)
+
+
+def _are_one_word(left: str, right: str) -> bool:
+    return left.isalnum() and right.isalnum() and not is_pair(left) and not is_pair(right)
 
 
 def words(text: str) -> list[str]:
@@ -137,6 +269,26 @@ def content_words(text: str) -> list[str]:
 def content_stems(text: str) -> frozenset[str]:
     """The stems of a text's content words: what two texts about one fact share."""
     return frozenset(stem(word) for word in content_words(text))
+
+
+def marked_words(text: str) -> frozenset[str]:
+    """The words of a text that a mark or their case tells from others, such as c#, 5%, $5, x², .env and US.
+
+    Content stems do not show these marks, so of two texts that share their stems these words have to agree too.
+    """
+    marked = set()
+    for piece in _SPACELESS_CLAUSE.sub(" ", normalised(text)).split():
+        word = _without_ends(_BRACKETS.sub("", piece))
+        shape = _word_pattern(word.isascii()).sub("w", word)
+        if not _PLAIN_WORD.fullmatch(shape) or word != word.lower() or word != _composed(word):
+            marked.add(word)
+    return frozenset(marked)
+
+
+# Brackets and quotes at the edges of a word; behind a number they may mean inches.
+_BRACKETS = re.compile(r"^[\"'(\[{]+|(?<!\d)[\"')\]}]+$|[)\]}]+$")
+_PLAIN_WORD = re.compile(r"w(?:[-',:;!/—。、،]*w)*|[-—]*")
+_SPACELESS_CLAUSE = re.compile(f"[{_SPACELESS}]+[,;:!。、]*")
 
 
 @lru_cache(maxsize=65_536)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Signal, Turn
-from deltamem.text import normalised
+from deltamem.text import marked_words, normalised
 from synth.config import Demands, Shape
 from synth.demands import Chain, wanted_repeats
 from synth.records import (
@@ -173,10 +173,14 @@ def further_facts(
     """The facts of the fillings, without those that repeat something: the ADDs of each event, and how many were left out.
 
     A fact is left out if it repeats a fact of the life, earlier, later or outdated, or another filling fact: the same text
-    once normalised, the same content stems, or a similarity of `SAME_FACT` (not compared without a `similarity`). Siblings
-    are alike on purpose; of a family only the same text is left out.
+    once normalised, the same content stems and `marked_words`, or a similarity of `SAME_FACT` (not compared without a
+    `similarity`). Siblings are alike on purpose; of a family only the same text is left out.
     """
     stems = Relatedness(profile.name).stems
+
+    def shape(text: str) -> frozenset[str]:
+        return stems(text) | marked_words(text)
+
     known = [fact.text for fact in profile.initial]
     known += [change.text for changes in certain.values() for change in changes]
     pairs = [
@@ -190,16 +194,16 @@ def further_facts(
         others = [*offered, *known]
         for text, row in zip(offered, similarity.between(offered, others), strict=True):
             alike[text] = {other for other, score in zip(others, row, strict=True) if score >= SAME_FACT}
-    texts, shapes = set(known), {normalised(text) for text in known} | {stems(text) for text in known}
+    texts, shapes = set(known), {normalised(text) for text in known} | {shape(text) for text in known}
 
     def new(text: str, plan: FactPlan) -> bool:
         """Whether a text repeats nothing that is known; if so, it is known from now on."""
         if normalised(text) in shapes:
             return False
-        if not plan.family and (stems(text) in shapes or not texts.isdisjoint(alike.get(text, ()))):
+        if not plan.family and (shape(text) in shapes or not texts.isdisjoint(alike.get(text, ()))):
             return False
         texts.add(text)
-        shapes.update((normalised(text), stems(text)))
+        shapes.update((normalised(text), shape(text)))
         return True
 
     found = [

@@ -34,6 +34,7 @@ from deltamem.journal.records import (
 )
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
+from deltamem.text import normalised
 from deltamem.zones import named_zone
 
 Point = int | str | datetime | None
@@ -339,15 +340,17 @@ class OwnerJournal:
     def text_owner(self, text: str) -> str | None:
         """Id of the memory that a text was an earlier version of, or had when it was retracted; None if there is none.
 
-        Case and white space do not count, nor do changes that are undone or erased. The newest one wins. The text may
+        Texts are compared `normalised`. Changes that are undone or erased do not count. The newest one wins. The text may
         have become current again since.
         """
         query = (
-            f"SELECT memory_number FROM {_CHANGES}"
-            " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC LIMIT 1"
+            f"SELECT memory_number, before_text FROM {_CHANGES}"
+            " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC"
         )
-        number = self._value(query, rows.text_hash(text))
-        return None if number is None else f"m{number}"
+        key = normalised(text)
+        # Compared once more, because hashes that earlier versions wrote leave out marks such as the # of C#.
+        found = (row for row in self._rows(query, rows.text_hash(text)) if normalised(row["before_text"]) == key)
+        return next((f"m{row['memory_number']}" for row in found), None)
 
     def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later; when this returns, it is on the disk.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from deltamem.memory import Memory, MemoryState, Metadata
 from deltamem.sessions import Session, Turn
-from deltamem.text import normalised
+from deltamem.text import contains, normalised
 
 # At most 18 digits, so that every number fits SQLite's signed 64 bits.
 _MEMORY_ID = re.compile(r"m(0|[1-9][0-9]{0,17})")
@@ -144,7 +144,7 @@ class Forgotten:
 
     memory_ids: frozenset[str]
     texts: frozenset[str]
-    """All that the memories ever said, `normalised`, so that case and white space do not count."""
+    """All that the memories ever said, `normalised`."""
 
     @classmethod
     def of(cls, memory_ids: Iterable[str], texts: Iterable[str]) -> Forgotten:
@@ -152,8 +152,8 @@ class Forgotten:
         return cls(frozenset(memory_ids), frozenset(text for text in map(normalised, texts) if text))
 
     def repeated_in(self, *texts: str) -> bool:
-        """Whether one of some other texts contains one of the memories'."""
-        return any(text in other for other in map(normalised, texts) for text in self.texts)
+        """Whether one of some other texts `contains` one of the memories'."""
+        return any(contains(other, text) for other in map(normalised, texts) for text in self.texts)
 
     def blank(self, turns: Sequence[list[str]], numbers: Collection[int] = ()) -> bool:
         """Empty, in place, the turns (role and content) that repeat a text or have one of some numbers, from 1.

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
-from deltamem.text import MONTHS, WEEKDAYS, content_words, normalised, stem
+from deltamem.text import MONTHS, WEEKDAYS, contains, content_words, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
@@ -67,7 +67,7 @@ def not_recited(case: _Case) -> Iterator[str]:
         for text in dict.fromkeys((fact.text, fact.previous_text)):
             sentence = normalised(text.removeprefix(case.task.fixed.name))
             for number, user in enumerate(spoken, start=1):
-                if sentence and sentence in user:
+                if sentence and contains(user, sentence):
                     yield f"turn {number}: the user recites {fact.id} word for word; they must say it in their own words"
 
 

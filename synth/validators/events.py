@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from deltamem.text import content_stems, normalised
+from deltamem.text import contains, content_stems, normalised
 from rewards.fidelity import folded
 from synth.config import Quotas, Range, Shape
 from synth.planning import UPDATES, scaled, scaled_maximum, scaled_minimum, span_days
@@ -157,11 +157,11 @@ def events_distinct(case: EventsCase) -> Iterator[str]:
 
 @EVENTS.rule("Known facts are not copied into the telling of an event.")
 def told_anew(case: EventsCase) -> Iterator[str]:
-    known = [(fact.text, folded(fact.text).rstrip(".!?")) for fact in case.task.facts]
+    known = [(fact.text, normalised(fact.text)) for fact in case.task.facts]
     for event in case.answer.events:
-        told = folded("\n".join((event.title, event.narrative, event.result, event.emotion, *event.grounding)))
+        told = normalised("\n".join((event.title, event.narrative, event.result, event.emotion, *event.grounding)))
         for text, wording in known:
-            if wording in told:
+            if contains(told, wording):
                 yield f"event {event.index} must tell in its own words, but copies the known fact {text!r}"
 
 

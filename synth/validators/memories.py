@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from deltamem.text import content_stems, content_words, normalised, stem
+from deltamem.text import content_stems, content_words, marked_words, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
@@ -203,8 +203,8 @@ def facts_differ(case: _Filling) -> Iterator[str]:
 @lru_cache(maxsize=8_192)
 def _same(text: str) -> tuple[str | frozenset[str], ...]:
     """What two texts share if they say the same."""
-    stems = content_stems(text)
-    return (normalised(text), stems) if stems else (normalised(text),)
+    words = content_stems(text) | marked_words(text)
+    return (normalised(text), words) if words else (normalised(text),)
 
 
 @FILLING.rule("No keyword of a fact is part of another one.")

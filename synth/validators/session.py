@@ -104,9 +104,9 @@ def one_operation_a_memory(case: _Labelled) -> Iterator[str]:
 
 @SINGLE.rule("What is added was not known.")
 def additions_new(case: _Labelled) -> Iterator[str]:
-    known = {memory.text.casefold(): memory.id for memory in case.answer.prior_state.memories}
+    known = {normalised(memory.text): memory.id for memory in case.answer.prior_state.memories}
     for label, operation, _ in _operations(case):
-        if operation.event is Event.ADD and (memory_id := known.get(operation.text.casefold())):
+        if operation.event is Event.ADD and (memory_id := known.get(normalised(operation.text))):
             yield f"{label} adds what {memory_id} says already: {operation.text!r}"
 
 

@@ -1,5 +1,7 @@
 """Word forms, stems, salient items, and the source turns of a memory text."""
 
+# ruff: noqa: RUF001 - typographic marks are what is read here
+
 import unicodedata
 
 import pytest
@@ -11,6 +13,7 @@ from deltamem.text import (
     Item,
     Kind,
     SourceFinder,
+    contains,
     content_stems,
     content_words,
     negations,
@@ -42,11 +45,54 @@ def test_different_facts_have_different_normal_forms() -> None:
     assert normalised("") == normalised(" \n") == ""
 
 
-def test_marks_around_a_text_are_the_same_in_ascii_and_beyond() -> None:
-    for mark in map(chr, range(ord("!"), 0x7F)):
-        around = "" if unicodedata.category(mark).startswith("P") else mark.lower()
-        assert normalised(f"{mark}1{mark}") == f"{around}1{around}"
-        assert normalised(f"{mark}é{mark}") == f"{around}é{around}"
+@pytest.mark.parametrize("mark", [chr(code) for code in range(ord("!"), 0x7F)])
+def test_only_marks_that_end_sentences_and_quotes_fold_in_ascii_and_beyond(mark: str) -> None:
+    around = "" if mark in "\"'" else mark.lower()
+    behind = "" if mark in ".!,:;" else around
+    for text in ("1", "é"):
+        assert normalised(f"{mark}{text}{mark}") == f"{around}{text}{behind}"
+        assert normalised(f"x{text}{mark}") == f"x{text}{mark.lower() if around == '' else behind}"  # A lone quote stays
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('Ana calls it "home."', 'ana calls it "home"'),
+        ("Ana calls it ‘home’.", "ana calls it 'home'"),
+        ("Ana asks “why?”.", 'ana asks "why?"'),
+        ("Really?!", "really?"),
+        ("Ana's key is '.'", "ana's key is '.'"),
+        ("Ana separates by ;", "ana separates by ;"),
+        ("The folder is ..", "the folder is .."),
+        ("¡Ana vive en Roma!", "ana vive en roma"),
+        ("...and Ana runs…", "and ana runs"),
+        ("Ana codes in C#.", "ana codes in c#"),
+        ("They moved us to the US.", "they moved us to the US"),
+        ("THEY MOVED US TO THE US.", "they moved us to the us"),
+        ("Κώστας ΟΔΟΣ", "κώστας οδος"),
+    ],
+)
+def test_what_ends_a_sentence_is_told_from_what_it_says(text: str, key: str) -> None:
+    assert normalised(text) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "there"),
+    [
+        ("I know: Ana runs. Fine.", "ana runs", True),
+        ('I know: "Ana runs", fine.', "ana runs", True),
+        ("**Ana runs** and <b>Ana swims</b>", "ana runs", True),
+        ("<b>Ana runs</b>", "ana runs", True),
+        ("- Ana runs-in", "ana runs", False),
+        ("Susana runs.", "ana runs", False),
+        ("Ana runs. Susana runs. Ana runs!", "ana runs", True),
+        ("我知道安娜喜欢茶对吗", "安娜喜欢茶", True),
+        ("安娜喜欢茶（绿茶），对吗", "安娜喜欢茶", True),
+        ("", "", False),
+    ],
+)
+def test_a_text_is_found_in_another_one_but_not_as_a_piece_of_words(text: str, part: str, there: bool) -> None:
+    assert contains(normalised(text), part) == there
 
 
 def test_content_words_drop_grammar_and_keep_negations_and_numbers() -> None:
@@ -109,6 +155,10 @@ def test_negations_are_found() -> None:
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     assert normalised(normalised(text)) == normalised(text)
+    assert (
+        normalised(unicodedata.normalize("NFC", text)) == normalised(unicodedata.normalize("NFD", text)) == normalised(text)
+    )
+    assert contains(normalised(f"a {text} b"), normalised(text)) or not normalised(text).isalnum()
     assert all(words(text))
     assert "" not in content_stems(text)
     assert all(item.text for item in salient_items(text))
