@@ -74,13 +74,21 @@ def ends_alike(first: str, second: str) -> bool:
     return normalised(first) == normalised(second)
 
 
+def written(known: KnownTexts, *texts: str, hits: tuple[Hit, ...] = ()) -> tuple[Operation, ...]:
+    """What is left of operations that add some texts, of which the person says nothing."""
+    return drop_known(
+        list(map(add, texts)),
+        known=known,
+        neighbours={0: hits},
+        dialogue=SMALL_TALK,
+        person_name="Ben",
+        earlier_text=lambda _: None,
+    ).operations
+
+
 def added(first: str, second: str, hits: tuple[Hit, ...] = ()) -> bool:
     """Whether the second text is taken for the first one, which is stored."""
-    known = KnownTexts(MemoryState([Memory("m1", first, TIME)]))
-    result = drop_known(
-        [add(second)], known=known, neighbours={0: hits}, dialogue=SMALL_TALK, person_name="Ben", earlier_text=lambda _: None
-    )
-    return result.operations == (none("m1", second),)
+    return written(KnownTexts(MemoryState([Memory("m1", first, TIME)])), second, hits=hits) == (none("m1", second),)
 
 
 def added_beside(first: str, second: str) -> bool:
