@@ -24,7 +24,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import EntryKind, Forgotten, digest_of
 from deltamem.sessions import Session, Turn
 from deltamem.sqlite import Database
-from integrations.openai_proxy.history import WINDOW, History, Kept, Reading, key_of, said
+from integrations.openai_proxy.history import WINDOW, Continuation, Kept, SentHistory, key_of, said
 
 _SCHEMA = """
 CREATE TABLE conversations (
@@ -63,7 +63,7 @@ _CANDIDATES = 8
 """Conversations without a name that a history is laid beside, for each role at most."""
 
 
-class Place(NamedTuple):
+class AnswerPlace(NamedTuple):
     """Where the answer to a request belongs."""
 
     name: str
@@ -90,7 +90,9 @@ class Conversations(PluginStore):
             if part is not None:
                 self._take(row, end, part)
 
-    def keep(self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime) -> Place:
+    def keep(
+        self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime
+    ) -> AnswerPlace:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
         Args:
@@ -110,7 +112,7 @@ class Conversations(PluginStore):
         """
         with self.write() as connection:
             owner_id = rows.create_owner(connection, journal.name)
-            history = History(rows.namespace(connection, owner_id), turns)
+            history = SentHistory(rows.namespace(connection, owner_id), turns)
             if not any(turn.content.strip() for turn in history.turns):
                 raise DeltaMemError("a conversation without turns cannot be kept")
             conversation = connection.execute(
@@ -124,9 +126,9 @@ class Conversations(PluginStore):
                     rows.microseconds(zones.utc_now()),
                 ),
             ).fetchone()
-            return Place(conversation["name"], conversation["id"], _enter(connection, conversation, history, now))
+            return AnswerPlace(conversation["name"], conversation["id"], _enter(connection, conversation, history, now))
 
-    def answer(self, journal: OwnerJournal, place: Place, text: str, *, since: int | None = None) -> None:
+    def answer(self, journal: OwnerJournal, place: AnswerPlace, text: str, *, since: int | None = None) -> None:
         """Keep an answer in its place; one that is made again replaces the first.
 
         Should a memory have been forgotten since the position of the journal at which memories were recalled for it, the
@@ -206,7 +208,7 @@ class Conversations(PluginStore):
                     self.database.purge_after()
 
 
-def _continued(connection: sqlite3.Connection, owner_id: int, history: History) -> str | None:
+def _continued(connection: sqlite3.Connection, owner_id: int, history: SentHistory) -> str | None:
     """The conversation without a name that a history continues; None if it begins one."""
     keys = history.keys()
     # What the person says tells conversations apart better than "You're welcome!" does.
@@ -230,8 +232,8 @@ def _continued(connection: sqlite3.Connection, owner_id: int, history: History) 
 
 
 def _read(
-    connection: sqlite3.Connection, conversation: sqlite3.Row, history: History, *, thorough: bool = False
-) -> tuple[Reading, int]:
+    connection: sqlite3.Connection, conversation: sqlite3.Row, history: SentHistory, *, thorough: bool = False
+) -> tuple[Continuation, int]:
     """What is new to a conversation, and how many places it has so far."""
     query = "SELECT place, role, key FROM turns WHERE conversation_id = ? ORDER BY place DESC LIMIT ?"
     kept = [Kept(*row) for row in connection.execute(query, (conversation["id"], 2 * WINDOW)).fetchall()][::-1]
@@ -239,7 +241,7 @@ def _read(
     return reading, kept[-1].place + 1 if kept else 0
 
 
-def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: History, now: datetime) -> int:
+def _enter(connection: sqlite3.Connection, conversation: sqlite3.Row, history: SentHistory, now: datetime) -> int:
     """Write what is new to a conversation, and open a place for the answer; returns its number."""
     (reading, end), conversation_id = _read(connection, conversation, history), conversation["id"]
     if reading.question is not None:

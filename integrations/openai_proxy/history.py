@@ -48,7 +48,7 @@ class Meeting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Continuation:
     """A history as it continues a conversation."""
 
     fresh: Sequence[Turn]
@@ -60,7 +60,7 @@ class Reading:
     """Place of the question, if it is kept already: the answer is made again, or goes on after a tool."""
 
 
-class History:
+class SentHistory:
     """The turns of a request. Keys are only made of those that matter: the rest may be a long transcript."""
 
     def __init__(self, salt: str, turns: Sequence[Turn]) -> None:
@@ -77,7 +77,7 @@ class History:
         """Keys of some turns up to the question."""
         return [self.key(turn) for turn in self.turns[max(0, self._asked + 1 - window) : self._asked + 1]]
 
-    def read(self, kept: Sequence[Kept], questions: int, taken: int, *, thorough: bool = False) -> Reading:
+    def read(self, kept: Sequence[Kept], questions: int, taken: int, *, thorough: bool = False) -> Continuation:
         """Find what is new to a conversation.
 
         Args:
@@ -87,26 +87,26 @@ class History:
             thorough: Whether to count all turns that meet, for choosing between conversations.
         """
         if not kept or self._asked < 0:
-            return Reading(() if kept else self.turns, None, True, None)
+            return Continuation(() if kept else self.turns, None, True, None)
         asked = max((number for number, turn in enumerate(kept) if turn.role == "user"), default=-1)
         last = [turn.key for turn in kept if turn.key][-2:]
         if not thorough and last == self.keys(3)[:-1] and self.key(self.turns[self._asked]) not in last:
             # By far the most requests: the last exchange leads up to another question.
-            return Reading(self.turns[self._asked :], Meeting(2, 1, len(kept) - 1), True, None)
+            return Continuation(self.turns[self._asked :], Meeting(2, 1, len(kept) - 1), True, None)
         meeting = _meeting(self.keys(), kept, asked)
         if meeting is None and len(self.turns) > WINDOW:
             meeting = _meeting(self.keys(len(self.turns)), kept, asked)
         if meeting is None:
             # Turns that nothing leads up to: a summary perhaps, or another conversation.
-            return Reading(self.turns[self._asked :], None, False, None)
+            return Continuation(self.turns[self._asked :], None, False, None)
         if meeting.left == 0 and not self._said_again(meeting, kept[asked].place < taken, questions):
-            return Reading((), meeting, True, kept[asked].place)
+            return Continuation((), meeting, True, kept[asked].place)
         at_end = meeting.kept >= asked
         # Where the conversation went on otherwise, what lies between stands in place of its turns.
         start = self._asked - meeting.left + 1 if at_end and meeting.left else self._asked
         while self.turns[start].role != "user":
             start += 1  # echoes of the answer
-        return Reading(self.turns[start:], meeting, at_end, None)
+        return Continuation(self.turns[start:], meeting, at_end, None)
 
     def _said_again(self, meeting: Meeting, taken: bool, questions: int) -> bool:
         """Whether the person says the last question again, though it meets the one that is kept."""

@@ -39,7 +39,7 @@ from deltamem.server.routes import Routes
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
 from deltamem.zones import HEADER, Zone, requested_zone
-from integrations.openai_proxy.buffer import Conversations, Place
+from integrations.openai_proxy.buffer import AnswerPlace, Conversations
 from integrations.openai_proxy.settings import ProxySettings
 
 logger = logging.getLogger(__name__)
@@ -241,14 +241,14 @@ class _Conversation:
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
-    def keep(self) -> tuple[Place, Zone]:
+    def keep(self) -> tuple[AnswerPlace, Zone]:
         """Keep what was said; returns where the answer belongs, and the zone that dates it."""
         owned = self.manager.owned
         with owned.writing():
             kept, (now, zone) = owned.journal.files.beside(Conversations), owned.now(self.timezone)
             return kept.keep(owned.journal, self.name, self.turns, self.person, now), zone
 
-    def keep_answer(self, place: Place, text: str) -> None:
+    def keep_answer(self, place: AnswerPlace, text: str) -> None:
         """Keep the answer to it."""
         owned = self.manager.owned
         with owned.writing():
@@ -309,7 +309,7 @@ class _KeptAnswer:
     """Reads an answer along as it goes by, and keeps it, once, before the last of it has been sent on."""
 
     conversation: _Conversation
-    place: Place
+    place: AnswerPlace
     events: bool | None = None
     """Whether it is a stream of server-sent events, not a single object; None before its first byte."""
     rest: bytearray = field(default_factory=bytearray)

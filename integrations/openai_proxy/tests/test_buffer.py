@@ -14,7 +14,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
-from integrations.openai_proxy.buffer import Conversations, Place
+from integrations.openai_proxy.buffer import AnswerPlace, Conversations
 
 START = datetime(2026, 4, 5, 20, 1)
 NOW = timedelta(0)
@@ -36,15 +36,15 @@ def turns(*texts: str) -> list[Turn]:
     return [Turn("assistant", text[2:]) if text.startswith("a:") else Turn("user", text) for text in texts]
 
 
-def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> Place:
+def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> AnswerPlace:
     return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START)
 
 
-def answer(owner: OwnerJournal, text: str, place: Place, since: int | None = None) -> None:
+def answer(owner: OwnerJournal, text: str, place: AnswerPlace, since: int | None = None) -> None:
     owner.files.beside(Conversations).answer(owner, place, text, since=since)
 
 
-def exchange(owner: OwnerJournal, text: str, *texts: str, name: str | None = "s") -> Place:
+def exchange(owner: OwnerJournal, text: str, *texts: str, name: str | None = "s") -> AnswerPlace:
     """A request and its whole answer."""
     place = keep(owner, *texts, name=name)
     answer(owner, text, place)

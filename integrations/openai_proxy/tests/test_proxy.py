@@ -36,7 +36,7 @@ from server_cases import ANN, LONG, QUICK, Server, block, conversed, ok, problem
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 from deltamem.server.service import ServerSettings
 from integrations.openai_proxy import routes
-from integrations.openai_proxy.buffer import Place
+from integrations.openai_proxy.buffer import AnswerPlace
 from integrations.openai_proxy.settings import ProxySettings
 
 
@@ -427,7 +427,7 @@ async def test_a_whole_answer_is_kept_once_and_a_cut_one_never(name: str, size: 
     kept: list[str] = []
 
     class Conversation:
-        def keep_answer(self, place: Place, text: str) -> None:
+        def keep_answer(self, place: AnswerPlace, text: str) -> None:
             kept.append(text)
 
     class Response:
@@ -436,7 +436,7 @@ async def test_a_whole_answer_is_kept_once_and_a_cut_one_never(name: str, size: 
                 yield sent[start : start + size]
 
     sent = WHOLE.get(name, CUT.get(name, b""))
-    answer = routes._KeptAnswer(Conversation(), Place("s", 1, 1))  # type: ignore[arg-type]
+    answer = routes._KeptAnswer(Conversation(), AnswerPlace("s", 1, 1))  # type: ignore[arg-type]
     got, ended = b"", False
     async for chunk in routes._relayed(Response(), answer):  # type: ignore[arg-type]
         got += chunk
