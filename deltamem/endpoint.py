@@ -6,16 +6,27 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import openai
 
-from deltamem.errors import ContextLengthError, LLMError
-from deltamem.refusals import BUDGETS, ELSEWHERE, OptionRefusal, named_bound, params, refused_options
+from deltamem.errors import LLMError
+from deltamem.refusals import (
+    BUDGETS,
+    ELSEWHERE,
+    OptionRefusal,
+    is_refusal,
+    named_bound,
+    overflows,
+    params,
+    refused_options,
+    said,
+)
 
 ObjectWay = Literal["json_schema", "plain_schema", "json_object", "tools", "text"]
 """How an endpoint is asked for a JSON object: with the schema, with the schema less its bounds, for any object, by a
@@ -113,11 +124,10 @@ def refusal(error: LLMError) -> Refusal | None:
     A 500 or 501 counts where it names the form: llama.cpp and Ollama have answered so to grammars and tools they cannot use.
     """
     cause = error.__cause__
-    if not isinstance(cause, openai.APIStatusError) or isinstance(error, ContextLengthError):
+    if not isinstance(cause, openai.APIStatusError) or cause.status_code not in (400, 404, 415, 422, 500, 501):
         return None
-    if cause.status_code not in (400, 404, 415, 422, 500, 501):
+    if overflows(cause.status_code, words := said(cause)):
         return None
-    words = f"{cause.message} {cause.body}"
     if _SAMPLE.search(words):
         return Refusal.SAMPLE
     if ELSEWHERE.search(words):
@@ -125,6 +135,26 @@ def refusal(error: LLMError) -> Refusal | None:
     if _FORM.search(words):
         return Refusal.FORM
     return None if cause.status_code == 500 or params(cause) - {"messages"} else Refusal.DOUBT
+
+
+class Retrial:
+    """When what was learned is tried anew: another server may stand at the URL by now.
+
+    One request finds out; the others go as it was learned, until that one has succeeded otherwise.
+    """
+
+    seconds: ClassVar[float] = 600.0
+
+    def __init__(self) -> None:
+        """Not now."""
+        self._next = time.monotonic() + self.seconds
+
+    def due(self) -> bool:
+        """Whether the request that asks shall try."""
+        if (now := time.monotonic()) < self._next:
+            return False
+        self._next = now + self.seconds
+        return True
 
 
 Way = TypeVar("Way")
@@ -143,6 +173,7 @@ class Learned(Generic[Way]):
         """Of these ways, the best first."""
         self._ways = tuple(ways)
         self._known: Way | None = None
+        self._retrial = Retrial()
         self._lock = threading.Lock()
         self._turns: list[Future[bool]] = []  # Of the request that is finding out, and of those that wait for it
 
@@ -169,12 +200,12 @@ class Learned(Generic[Way]):
                 return await self._find_out(sends, judge)
             if await asyncio.wrap_future(turn):
                 break
-        return await self._go_down(sends, judge)
+        return await self._go_down(sends, judge, None if self._retrial.due() else self._known)
 
     async def _find_out(self, sends: _Sends[Way, Result], judge: _Judge) -> Result:
         down = False
         try:
-            return await self._go_down(sends, judge)
+            return await self._go_down(sends, judge, None)
         except Exception as error:
             # Without an answer all others go at once, so that they do not wait for each other's time-outs; after a refusal
             # of this request, or if it is cancelled, one of them takes over.
@@ -190,8 +221,7 @@ class Learned(Generic[Way]):
                 if turn.set_running_or_notify_cancel():
                     turn.set_result(down)
 
-    async def _go_down(self, sends: _Sends[Way, Result], judge: _Judge) -> Result:
-        known = self._known
+    async def _go_down(self, sends: _Sends[Way, Result], judge: _Judge, known: Way | None) -> Result:
         refused: LLMError | None = None
         teaches = known is None
         for way in self._ways if known is None else self._ways[self._ways.index(known) :]:
@@ -238,6 +268,14 @@ class Terms:
         refused = self.refused | refused_options(error, sent)
         return replace(self, refused=refused) if refused != self.refused else None
 
+    def without(self, body: Mapping[str, Any]) -> Terms:
+        """The terms less those by which a request is changed."""
+        budgets = [body[name] for name in BUDGETS if name in body]
+        unnamed = {one for one in self.refused if one.name not in (BUDGETS if budgets else ())}
+        kept = frozenset(one for one in unnamed if one.name not in body or not one.of(body[one.name]))
+        bound = any(self._bounded(budget) != budget for budget in budgets)
+        return Terms(kept) if bound else replace(self, refused=kept)
+
     def __or__(self, other: Terms) -> Terms:
         most = [terms.most_tokens for terms in (self, other) if terms.most_tokens is not None]
         least = [terms.least_tokens for terms in (self, other) if terms.least_tokens is not None]
@@ -266,6 +304,7 @@ class LearnedTerms:
     def __init__(self) -> None:
         """Nothing is known."""
         self.known = Terms()
+        self._retrial = Retrial()
         self._lock = threading.Lock()
 
     async def ask(self, body: Mapping[str, Any], send: Callable[[dict[str, Any]], Awaitable[Result]]) -> tuple[Result, bool]:
@@ -277,22 +316,26 @@ class LearnedTerms:
         Raises:
             LLMError: The first refusal that names no other terms, or the second one of the limit of an answer.
         """
-        terms = self.known
+        known = terms = self.known
         bounded = False
+        if retried := known.fit(body) != body and self._retrial.due():
+            terms = known.without(body)
         while True:
             try:
                 result = await send(terms.fit(body))
             except LLMError as error:
                 further = terms.after(error, body)
-                if further is None:
+                changes_bound = further is not None and further.refused == terms.refused
+                if further is not None and not (changes_bound and bounded):
+                    terms, bounded = further, bounded or changes_bound
+                elif retried and is_refusal(error):  # in words that say nothing, unlike those of before
+                    terms, retried, bounded = known, False, False
+                else:
                     raise
-                changes_bound = further.refused == terms.refused
-                if changes_bound and bounded:
-                    raise
-                terms, bounded = further, bounded or changes_bound
             else:
                 with self._lock:
-                    before, self.known = self.known, self.known | terms
+                    before = self.known
+                    self.known = (before.without(body) if retried else before) | terms
                     return result, self.known != before
 
 
@@ -304,6 +347,7 @@ class EndpointTraits:
     terms: LearnedTerms = field(default_factory=LearnedTerms)
     window: int | None = None  # Context window in tokens, as told by the endpoint or whoever uses it
     thinks: bool = False  # Whether the model has thought before an object that it was asked for
+    thinks_on: bool = False  # Whether it cannot be told not to
 
 
 _traits: dict[tuple[str, str], EndpointTraits] = {}

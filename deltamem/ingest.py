@@ -173,8 +173,8 @@ class SessionReader:
                 reading.violations["recalled_quote"] += recalled
             try:
                 trajectory = await self._converse(replace(part.session, dialogue=marked), view, reading)
-            except ContextLengthError:
-                waiting.extendleft(reversed(halves(part)))
+            except ContextLengthError as error:
+                waiting.extendleft(reversed(halves(part, error)))
                 continue
             reading.parts += 1
             if trajectory is None:

@@ -617,7 +617,8 @@ class LLM:
             except ValidationError as error:
                 text = response.content.decode(errors="replace")
                 body = quoted(text, self._api_key) or "an empty body"
-                if '"error"' in text and overflows(400, words_of(text)):  # gateways say so with status 200
+                words = words_of(text, response.http_request.content)
+                if '"error"' in text and overflows(400, words):  # gateways say so with status 200
                     raise ContextLengthError(
                         f"endpoint {self.base_url}: the request does not fit the window of model {self.model!r}: {body}"
                     ) from error

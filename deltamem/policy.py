@@ -14,8 +14,9 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_chec
 from deltamem.assisted import AnyEpisode, AssistedConfig, AssistedEpisode, begin_episode
 from deltamem.bank.base import Hit, SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
-from deltamem.endpoint import AnswerSchema
+from deltamem.endpoint import AnswerSchema, Refusal, refusal
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
+from deltamem.errors import LLMError
 from deltamem.llm import LLM, Answer, Usage
 from deltamem.sessions import LabelledSession, Session
 
@@ -191,16 +192,26 @@ class EndpointPolicy:
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
         traits = self.llm.traits
-        answer = await self.llm.chat_object(
+        ask = partial(
+            self.llm.chat_object,
             [self._sent(message) for message in messages],
             schema,
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
-            extra_body={**NO_THINKING, **(self._extra_body or {})} if traits.thinks else self._extra_body,
             scope=self._scope,
             sample=self._sample,
         )
+        if traits.thinks and not traits.thinks_on:
+            try:
+                return self._completion(await ask(extra_body={**NO_THINKING, **(self._extra_body or {})}))
+            except LLMError as error:
+                if refusal(error) not in (Refusal.DOUBT, Refusal.FORM):
+                    raise
+            answer = await ask(extra_body=self._extra_body)
+            traits.thinks_on = True  # what we had added was at fault, though the refusal did not name it
+        else:
+            answer = await ask(extra_body=self._extra_body)
         traits.thinks |= answer.thought
         return self._completion(answer)
 

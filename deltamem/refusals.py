@@ -6,6 +6,7 @@ sentence is about; ``tests/deltamem/test_refusals.py`` has the wordings of the s
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -23,6 +24,7 @@ from deltamem.text import shortened
 
 _LONGEST_REASON = 300  # Characters of a server's own words that are passed on; some servers repeat the whole prompt
 _LONGEST_READ = 4000  # Characters of them that are looked at
+_QUOTE = 32  # Characters in a row that a server has from the prompt and not from itself
 
 
 def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: str, api_key_env: str) -> LLMError:
@@ -70,50 +72,72 @@ def _reason(error: openai.OpenAIError) -> str:
 
 def said(error: openai.APIStatusError) -> str:
     """What `words_of` finds in a failed response."""
-    return words_of(error.response.text)
+    return words_of(error.response.text, error.request.content)
 
 
-def words_of(body: str) -> str:
+def words_of(body: str, request: bytes = b"") -> str:
     """All that a server says, in whatever shape, each text of its JSON on a line of its own; the beginning, if it is long.
 
-    What gateways wrap (OpenRouter: ``metadata.raw``) is part of it, what a server repeats of the request is not.
+    What gateways wrap (OpenRouter: ``metadata.raw``) is part of it, what a server repeats of the `request` is not: a prompt
+    may speak of options and windows too.
     """
     with suppress(ValueError, RecursionError):
         body = _spoken(json.loads(body))
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
+        contents = (message.get("content") for message in json.loads(request)["messages"])
+        body = _unquoted(body, [text if isinstance(text, str) else _spoken(text) for text in contents])
     return body[:_LONGEST_READ]
+
+
+def _unquoted(words: str, texts: list[str]) -> str:
+    """The words without what is in the texts of a prompt, whole or in part."""
+    words = re.sub(r"\\+n", "\n", words[: 10 * _LONGEST_READ])
+    words = re.sub(r"\\+(?=[\"'])", "", words)
+    for text in texts:
+        if _QUOTE > len(text) > 8:
+            words = words.replace(text, " ")
+    prompt = "\n".join(texts)
+    kept, position = [], 0
+    for start in (match.start() for match in re.finditer(r"[^\W\u3040-\u9fff]+|[\u3040-\u9fff]", words)):
+        if len(quote := words[start : start + _QUOTE]) == _QUOTE and quote in prompt:
+            kept.append(words[position:start])
+            position = start + _QUOTE
+    return " ".join([*kept, words[position:]])
 
 
 def _spoken(value: Any) -> str:
     if isinstance(value, Mapping):
-        parts = (_spoken(part) for key, part in value.items() if key not in ("input", "ctx", "url", "request_id"))
+        silent = ("input", "ctx", "url", "request_id", "failed_generation")  # Groq: what the model wrote
+        parts = (_spoken(part) for key, part in value.items() if key not in silent)
         return (" " if "loc" in value else "\n").join(parts)  # FastAPI's place belongs to its sentence
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ("\n" if any(isinstance(part, Mapping) for part in value) else " ").join(map(_spoken, value))
     if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return _spoken(json.loads(value))
-        except ValueError:
-            return value
+        for read in (json.loads, ast.literal_eval):  # vLLM writes pydantic's errors as Python does
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return _spoken(read(value))
     return value if isinstance(value, str) else ""  # numbers are codes, which would be taken for limits
 
 
 def _sentences(words: str) -> Iterator[str]:
-    for sentence in re.split(r"(?<=[.!?。])\s+|\n", words):
+    for sentence in re.split(r"(?<=[.!?])\s+|(?<=。)|\n(?!\s)", words):  # pydantic indents what it says of a field
         if sentence:
             yield sentence
 
 
 ELSEWHERE = re.compile(
-    r"content[_ ]?(filter|policy|management)|moderation|model\b.{0,100}\b(not found|not exist|no access)|model_not_found"
+    r"content[_ ]?(filter|polic|management)|moderation|safety|guardrail|usage polic|inappropriate|sensitive"
+    r"|model\b.{0,100}\b(not found|not exist|no access)|model_not_found"
     r"|billing|quota|credits?\b|afford|api[_ ]key|per[ _-]?(second|minute|min|hour|day|month)\b|\b(daily|monthly)\b"
     r"|\b[tr]p[smdh]\b|rate[_ -]?limit|too many requests|timed? ?out|took too|your (plan|account|subscription|organi.ation)"
-    r"|\b(files?|attachments?|uploads?|images?) (is |are )?(too|size|exceed)|(size|length) of (the |an? )?(\w+ )?(file|upl)",
+    r"|\b(files?|attachments?|uploads?|images?) (is |are )?(too|size|exceed)|(size|length) of (the |an? )?(\w+ )?(file|upl)"
+    r"|敏感|违规|审核|内容安全|余额|欠费|配额|频率|限流|并发",
     re.IGNORECASE | re.DOTALL,
 )
 """What has nothing to do with how long a request is or which options it has."""
 
 _BUDGET = re.compile(
-    r"['`\"\\]*\bmax(imum)?[_ ]?(completion|output|new)?[_ ]?tokens(_to_sample)?\b['`\"\\]*|maxOutputTokens", re.I
+    r"['`\"\\]*\bmax(imum)?[_ ]?(completion|output|new)?[_ ]?tokens(_to_sample)?\b['`\"\\]*|maxOutputTokens", re.I | re.A
 )
 
 # A request is too long where a sentence names what was sent or the window, a measure of length, and an excess.
@@ -134,7 +158,7 @@ _EXCESS = re.compile(
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|size|window|limit)[ _-]?(was |is |has been )?exceed|contextwindowexceeded|exceed_context"
     r"|tokens_limit_reached|max_prompt_tokens|request_too_large|got -\d+"  # vLLM: what is left for the answer
-    r"|(输入|上下文|提示|对话|prompt).{0,12}(过长|超长|超过|超出)",
+    r"|(输入|上下文|提示|对话|消息|prompt).{0,12}(过长|超长|超过|超出|太长)|(超过|超出|超).{0,12}(上下文|窗口)",
     re.IGNORECASE,
 )
 
@@ -160,17 +184,19 @@ _CORE = {"model", "messages", "stream", "tools", "tool_choice", "response_format
 _UNKNOWN = re.compile(
     r"unsupported|n.t support|not (currently |yet )?(support|allow|permit|accept|take|available|a valid|expected)"
     r"|requires?\b|\bfixed\b|mutually exclusive|disabled|replaced|instead"
-    r"|incompatible|(unr|not r)ecogni[sz]ed|unknown|unexpected|\bextra|deprecated|no longer|\bonly\b|cannot (both )?be",
+    r"|incompatible|(unr|not r)ecogni[sz]ed|unknown|unexpected|\bextra|deprecated|no longer|\bonly\b|cannot (both )?be"
+    r"|不(支持|允许|接受|可用|能)|未知|弃用|废弃|改用|unterstützt|en charge|soportad|admitid|サポート",
     re.IGNORECASE,
 )
 _RANGE = re.compile(
     r"positive|\brange\b|between|within|greater|\bless\b|at (least|most)|\bmin(imum)?\b|\bmax(imum)?\b|above|below"
-    r"|(high|low|larg|small)er|too (low|high|small|large)|[<>]=?\s*-?[\d.]+(?![\d.]*>)",
+    r"|(high|low|larg|small)er|too (low|high|small|large)|[<>]=?\s*-?[\d.]+(?![\d.]*>)"
+    r"|范围|区间|[大小]于|超[过出]|最[大小]|介于|之间",
     re.IGNORECASE,
 )
-_WRONG = re.compile(r"invalid|must be|should be|not a |illegal|out of", re.IGNORECASE)
+_WRONG = re.compile(r"invalid|must be|should be|not a |illegal|out of|非法|无效|有误|不合法|错误", re.IGNORECASE)
 _PARAM = re.compile(r'\\*"param\\*"\s*:\s*\\*"([\w.]+)')
-_NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?![\w-]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?![\w-]|\.\d)", re.ASCII)
 
 
 class OptionRefusal(NamedTuple):
@@ -205,7 +231,7 @@ def refused_options(error: LLMError, body: Mapping[str, Any]) -> frozenset[Optio
     found = {}
     for name in body.keys() - _CORE:
         camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
-        spelled = re.compile(rf"(?<!\w)({re.escape(name)}|{camel})(?!\w)", re.IGNORECASE)
+        spelled = re.compile(rf"(?<!\w)({re.escape(name)}|{camel})(?!\w)", re.IGNORECASE | re.ASCII)
         about = " ".join(sentence for sentence in _sentences(words) if spelled.search(sentence))
         about = words if name in named else about
         ranged, unknown = _RANGE.search(about), _UNKNOWN.search(about)
@@ -214,8 +240,12 @@ def refused_options(error: LLMError, body: Mapping[str, Any]) -> frozenset[Optio
             if (unknown and not ranged) or (other and _UNKNOWN.search(words)):
                 found[name] = OptionRefusal(name)
         elif name in named or (about and (unknown or ranged or _WRONG.search(about))):
-            by_value = ranged is not None and isinstance(body[name], int | float)
-            found[name] = OptionRefusal(name, body[name] if by_value else None, by_value)
+            value = body[name]
+            if isinstance(value, str):
+                by_value = re.search(rf"['\"`]{re.escape(value)}['\"`]", about) is not None
+            else:
+                by_value = ranged is not None and isinstance(value, int | float)
+            found[name] = OptionRefusal(name, value if by_value else None, by_value)
     if len(found) > 1 and re.search(r"\bboth\b|only one of|mutually exclusive", words, re.IGNORECASE):
         found.pop("temperature", None)
     return frozenset(found.values())
@@ -252,7 +282,8 @@ def named_bound(error: LLMError, budget: object) -> Bound | None:
         return Bound("least", max(numbers))
     elif about and (_EXCESS.search(about) or _RANGE.search(about)):
         exclusive = re.search(r"exclusive|(less|lower|smaller) than ['`\"]?\d", words, re.IGNORECASE) is not None
-        below = [number - exclusive for number in numbers - {budget} or numbers if 1 < number - exclusive < budget]
+        # Numbers of other things (at most 4 sequences) are below what any service allows.
+        below = [number - exclusive for number in numbers - {budget} or numbers if 64 <= number - exclusive < budget]
         return Bound("most", max(below)) if below else None
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,7 +42,7 @@ def _number_option(kind: type[float], help_text: str) -> Any:
         if str(text).lower() in ("none", "null"):
             return None
         with suppress(ValueError):
-            if (number := kind(text)) >= 0:
+            if 0 <= (number := kind(text)) < math.inf:
                 return number
         raise typer.BadParameter(f"{text!r} is no number from 0 and not none")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scripted_server import Reply, Script, completion, failure, present_day, replies, serve, too_long
 
-from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Terms, endpoint_traits
+from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Retrial, Terms, endpoint_traits
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, LLMError
 from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache
@@ -513,6 +513,91 @@ async def test_an_endpoint_that_refuses_to_be_told_is_told_no_more() -> None:
         for _ in range(3):
             assert (await policy.complete_object(ASKED, FACTS)).text == OBJECT
     assert [len(NO_THINKING.keys() & body.keys()) for body in server.requests] == [0, 2, 1, 0, 0]
+
+
+async def test_an_endpoint_that_refuses_it_without_a_name_is_told_no_more() -> None:
+    def script(body: Mapping[str, Any]) -> Reply:
+        told = NO_THINKING.keys() & body.keys()
+        return failure(400, "Bad request.") if told else completion(OBJECT, reasoning_tokens=40)
+
+    with serve(script) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"))
+        for _ in range(3):
+            assert (await policy.complete_object(ASKED, FACTS)).text == OBJECT
+    assert [len(NO_THINKING.keys() & body.keys()) for body in server.requests] == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("reply", [too_long(), failure(400, "flagged by our content policy"), failure(401, "no key")])
+async def test_what_is_refused_for_another_reason_is_not_asked_again_without_it(reply: Reply) -> None:
+    with serve(replies(completion(OBJECT, reasoning_tokens=40), reply)) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"))
+        await policy.complete_object(ASKED, FACTS)
+        with pytest.raises(LLMError):
+            await policy.complete_object(ASKED, FACTS)
+    assert len(server.requests) == 2
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets so much time go by that what is known is tried anew."""
+    times = [0.0]
+    monkeypatch.setattr("deltamem.endpoint.time.monotonic", lambda: times[0])
+
+    def pass_by() -> None:
+        times[0] += Retrial.seconds
+
+    return pass_by
+
+
+async def test_terms_are_not_kept_for_ever(later: Callable[[], None]) -> None:
+    """Another model may be served at the same URL; what the request does not hold stays known."""
+    takes: list[Script] = [present_day(completion("hi")), lambda body: completion("hi")]
+    with serve(lambda body: takes[0](body)) as server:
+        llm = LLM(server.url, "tiny")
+        await llm.chat(ASKED, temperature=0, max_tokens=9000, seed=1)
+        known = llm.traits.terms.known
+        later()
+        await llm.chat(ASKED, temperature=0, max_tokens=9000)
+        assert llm.traits.terms.known == known and known.most_tokens == 4096
+        takes.pop(0)
+        await llm.chat(ASKED, temperature=0, max_tokens=9000)  # not yet
+        later()
+        await llm.chat(ASKED, temperature=None, max_tokens=None)  # of which nothing is known
+        assert llm.traits.terms.known == known
+        await llm.chat(ASKED, temperature=0, max_tokens=9000)
+    assert llm.traits.terms.known == Terms(frozenset({OptionRefusal("seed")}))
+    assert (server.requests[-1]["max_tokens"], server.requests[-1]["temperature"]) == (9000, 0)
+
+
+async def test_a_trial_that_fails_without_a_name_does_not_fail_the_request(later: Callable[[], None]) -> None:
+    script: list[Script] = [present_day(completion("hi"))]
+
+    def vague(body: dict[str, Any]) -> Reply:
+        reply = present_day(completion("hi"))(body)
+        return reply if reply.status == 200 else failure(400, "Bad request.")
+
+    with serve(lambda body: script[0](body)) as server:
+        llm = LLM(server.url, "tiny")
+        await llm.chat(ASKED, temperature=0, max_tokens=16)
+        known = llm.traits.terms.known
+        script[0] = vague
+        for asked in (2, 1):
+            later() if asked == 2 else None
+            before = len(server.requests)
+            await llm.chat(ASKED, temperature=0, max_tokens=16)
+            assert (len(server.requests) - before, llm.traits.terms.known) == (asked, known)
+
+
+async def test_the_way_to_an_object_is_not_kept_for_ever(later: Callable[[], None]) -> None:
+    script: list[Script] = [taking("text"), taking(*ALL), taking("json_object", refused=failure(400, "Bad request."))]
+    with serve(lambda body: script[0](body)) as server:
+        ways = []
+        for _ in range(3):
+            await ask(LLM(server.url, "tiny"))
+            ways.append(endpoint_traits(server.url, "tiny").object_way.known)
+            later()
+            script.pop(0)
+    assert ways == ["text", "json_schema", "json_object"]
 
 
 class TextPolicy:

@@ -67,10 +67,11 @@ def shapes(said: Wording) -> dict[str, object]:
     }
 
 
-def refused(status: int, body: object) -> LLMError:
+def refused(status: int, body: object, sent: object = None) -> LLMError:
     """The error of a request that was answered so."""
     text = body if isinstance(body, str) else json.dumps(body)
-    response: Any = httpx.Response(status, text=text, request=httpx.Request("POST", "http://localhost/v1/chat/completions"))
+    request = httpx.Request("POST", "http://localhost/v1/chat/completions", json=sent)
+    response: Any = httpx.Response(status, text=text, request=request)
     cause = CLIENT._make_status_error_from_response(response)
     error = explain(cause, endpoint="http://localhost/v1", model="m", api_key="", api_key_env="KEY")
     error.__cause__ = cause
@@ -105,7 +106,8 @@ def test_what_a_server_repeats_of_the_request_says_nothing() -> None:
 def test_an_option_is_at_fault_where_a_refusal_names_it(said: Wording) -> None:
     for shape, body in shapes(said).items():
         found = refused_options(refused(400, body), SENT)
-        assert {one.name for one in found} == set(said["names"]) and not any(one.by_value for one in found), shape
+        assert {one.name for one in found} == set(said["names"]), shape
+        assert all(one.by_value is (one.name == "reasoning_effort") for one in found), shape  # that is one of several words
         for status in (401, 403, 429, 500, 503):
             assert not refused_options(refused(status, body), SENT)
 
@@ -143,3 +145,34 @@ def test_the_limit_of_an_answer_is_bound_where_the_bound_is_named(said: Wording)
     for shape, body in shapes(said).items():
         bound = named_bound(refused(400, body), said["sent"])
         assert (bound and list(bound)) == said["bound"], shape
+
+
+REPEATED = "temperature is not supported, the context length exceeded 8192 tokens; seed is deprecated, billing quota"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Could not read messages[0]: {{'role': 'user', 'content': '{REPEATED}'}}",
+        f"Invalid character near {REPEATED[10:80]!r}",
+        json.dumps({"role": "user", "content": f"bye\n{REPEATED}\nbye"}),
+        str([{"type": "value_error", "loc": ("body",), "msg": "Bad", "input": {"temperature": "is not supported"}}]),
+    ],
+)
+def test_what_a_refusal_quotes_of_the_prompt_says_nothing(said: str) -> None:
+    messages = [{"role": "user", "content": f"bye\n{REPEATED}\nbye"}, {"role": "user", "content": REPEATED}]
+    error = refused(400, {"error": {"message": said}}, {"messages": messages})
+    assert not isinstance(error, ContextLengthError) and not refused_options(error, SENT)
+    assert isinstance(refused(400, f"{said}: prompt is too long: 9 tokens > 8", {"messages": messages}), ContextLengthError)
+
+
+@pytest.mark.parametrize("said", ["'temperature' does not support 'high'", "temperature=high is not supported"])
+def test_a_word_that_is_refused_says_nothing_of_other_words(said: str) -> None:
+    (found,) = refused_options(refused(400, said), {"temperature": "high"})
+    assert found.of("high") and found.of("low") is not found.by_value
+    assert found.by_value is ("'high'" in said)
+
+
+def test_what_a_model_wrote_says_nothing() -> None:
+    error = {"message": "Failed to generate JSON.", "code": "json_validate_failed", "failed_generation": REPEATED}
+    assert not refused_options(refused(400, {"error": error}), SENT)

@@ -105,7 +105,7 @@ def test_temperature_and_length_are_sent_as_given_or_not_at_all(
 ) -> None:
     assert run("add", "-", *options, given=lines_of(MONDAY)).exit_code == 0
     assert {name: value for name, value in rules.requests[-1].items() if name in ("temperature", "max_tokens")} == sent
-    for wrong in ("-1", "warm", "nan"):
+    for wrong in ("-1", "warm", "nan", "inf"):
         refused = run("add", "-", "--temperature", wrong, given=lines_of(MONDAY))
         assert refused.exit_code == 2 and wrong in refused.output
 
