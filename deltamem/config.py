@@ -22,14 +22,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deltamem.errors import DeltaMemError
-from deltamem.text_files import read_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -67,14 +65,11 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
     """
     try:
         import hydra
-        import hydra._internal.core_plugins.file_config_source as files
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
         _fail("this command needs Hydra; install it with: pip install 'deltamem[hydra]'")
 
-    # Hydra would look for `# @package` before a byte order mark, and show a stack trace for other encodings.
-    files.open = lambda path, encoding: StringIO(read_text(Path(path)))
     shorten = os.environ.get("HYDRA_FULL_ERROR") != "1"
     sys.argv[1:1] = _search_path(config_dir)
 
@@ -98,7 +93,7 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir), config_name=config_name)(guarded)()
-    except (HydraException, OmegaConfBaseException, DeltaMemError) as error:
+    except (HydraException, OmegaConfBaseException, DeltaMemError, UnicodeDecodeError) as error:
         if not shorten:
             raise
         _fail(_sentence(error))
@@ -134,7 +129,7 @@ def composed(config_name: str, overrides: Sequence[str], config_dir: Path = CONF
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
             config: DictConfig = compose(config_name, [*_search_path(config_dir), *overrides])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise DeltaMemError(_sentence(error)) from error
     return config
 
@@ -185,6 +180,8 @@ def _sentence(error: BaseException) -> str:
     """Say in one sentence what Hydra or OmegaConf say in several lines."""
     if isinstance(error, DeltaMemError):
         return str(error)
+    if isinstance(error, UnicodeDecodeError):  # from Hydra, which does not say of which
+        return "a configuration file is not UTF-8 text; save it as UTF-8"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     try:

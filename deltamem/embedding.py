@@ -288,6 +288,12 @@ class EndpointEmbedder:
             found = sorted(answer.data, key=lambda item: item.index)
             vectors = np.array([item.embedding for item in found], dtype=np.float32)
         except self._failures as error:
+            half = len(texts) // 2
+            if half and getattr(error, "status_code", None) in (400, 413, 422):
+                # Some services take only so many texts (10, 32), or so many tokens in all, and say so in many words.
+                vectors = np.concatenate([self._ask(texts[:half]), self._ask(texts[half:])])
+                self._batch_size = min(self._batch_size, half)
+                return vectors
             raise EmbedderUnavailableError(f"embedder {self.name} gave no vectors: {error}") from error
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise EmbedderUnavailableError(f"embedder {self.name} gave {len(found)} vectors for {len(texts)} texts")

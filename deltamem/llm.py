@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import functools
 import hashlib
 import importlib.util
@@ -613,7 +614,7 @@ class LLM:
             self._count(retries=response.retries_taken)
             left -= response.retries_taken
             try:
-                return shape.model_validate_json(response.content)
+                return shape.model_validate_json(response.content.removeprefix(codecs.BOM_UTF8))
             except ValidationError as error:
                 text = response.content.decode(errors="replace")
                 body = quoted(text, self._api_key) or "an empty body"

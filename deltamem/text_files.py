@@ -19,7 +19,8 @@ def read_text(path: Path) -> str:
         DeltaMemError: If it is not UTF-8; names the file.
         OSError: If it cannot be read.
     """
-    return decoded(path.read_bytes(), str(path)).replace("\r\n", "\n").replace("\r", "\n")
+    text = decoded(path.read_bytes(), str(path)).replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\n\ufeff", "\n")
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -49,7 +50,7 @@ def text_lines(stream: Iterable[bytes] | Iterable[str], name: str = "") -> Itera
             line = b"\xff"
         if line is None:
             return
-        yield decoded(line, f"{name}line {number}") if isinstance(line, bytes) else line.removeprefix("\ufeff")
+        yield decoded(line, f"{name}line {number}") if isinstance(line, bytes) else line.lstrip("\ufeff")
 
 
 def decoded(data: bytes, name: str) -> str:
@@ -58,10 +59,11 @@ def decoded(data: bytes, name: str) -> str:
     Raises:
         DeltaMemError: If they are in another encoding; the sentence begins with `name`.
     """
-    wide = b"\0" in data  # English in UTF-16 is UTF-8 too, with a NUL beside every letter
+    nul = b"\0" in data  # English in UTF-16 is UTF-8 too, with a NUL beside every letter
     try:
-        if not wide:
-            return data.decode("utf-8-sig")
+        if not nul:
+            return data.decode().lstrip("\ufeff")
     except UnicodeDecodeError:
         pass
-    raise DeltaMemError(f"{name}: not UTF-8 text{' but UTF-16, as it seems' if wide else ''}; save it as UTF-8")
+    seen = " (it has NUL bytes, as UTF-16 and archives have)" if nul else ""
+    raise DeltaMemError(f"{name}: not UTF-8 text{seen}; save it as UTF-8")

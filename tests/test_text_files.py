@@ -28,7 +28,7 @@ from deltamem.journal.transfer import export_owner, import_owner
 from deltamem.memory import Memory
 from deltamem.runs import read_records
 from deltamem.sessions import read_dialogues, read_sessions, to_json_line
-from deltamem.text_files import decoded, text_lines
+from deltamem.text_files import decoded, read_text, text_lines
 from eval.answer import load_prompt
 from eval.halumem.data import load_halumem
 from eval.locomo.data import load_audit, load_locomo
@@ -123,7 +123,7 @@ def test_a_mark_and_other_line_ends_change_nothing_and_another_encoding_is_one_s
         return re.sub(r"\b[0-9a-f]{64}\b|0x[0-9a-f]+", "", repr(read(path)))
 
     expected, windows = content(plain), plain.replace(b"\n", b"\r\n")
-    assert content(MARK + plain) == content(MARK + windows) == content(windows) == expected
+    assert content(MARK + plain) == content(MARK + MARK + windows) == content(windows) == expected
     if name.endswith((".jsonl", ".txt")):
         assert content(b"".join(MARK + line for line in plain.splitlines(keepends=True))) == expected, "files put together"
     for encoding in ("utf-16", "utf-16-be", "utf-32", "latin-1"):
@@ -131,6 +131,12 @@ def test_a_mark_and_other_line_ends_change_nothing_and_another_encoding_is_one_s
             content((plain.decode() + "\u00e9").replace("\u2028", "").encode(encoding, "replace"))
         said = str(caught.value)
         assert "\n" not in said and (name in ("export.jsonl", "longmemeval.json") or name in said)
+
+
+def test_marks_of_texts_that_were_put_together_are_no_part_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "both.md"
+    path.write_bytes(MARK + b"one\r\n" + MARK + b"two \xef\xbb\xbf.\r" + MARK)
+    assert read_text(path) == "one\ntwo \ufeff.\n"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff")))

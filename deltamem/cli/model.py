@@ -129,7 +129,7 @@ def load(options: Options, folder: Path) -> CheckpointPolicy:
     temperature = 1.0 if options.temperature is None else options.temperature
     policy = CheckpointPolicy(folder, temperature=temperature, thinking=episode.thinking, use_gpu=True, strict_window=True)
     policy.window = min(policy.window, options.window or policy.window)
-    policy.max_new_tokens = _answer_tokens(options, policy.window) or policy.window
+    policy.max_new_tokens = _answer_tokens(options, policy.window) or policy.window // 2  # the prompt needs room as well
     return policy
 
 

@@ -112,8 +112,8 @@ def test_a_configuration_of_ones_own_may_begin_with_a_byte_order_mark(
     run: Callable[..., BaseException], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "group").mkdir()
-    for encoding, code, said in (("utf-8-sig", 1, ""), ("utf-16", 2, "group/mine.yaml: not UTF-8 text")):
-        (tmp_path / "group" / "mine.yaml").write_bytes("# @package _global_\r\nact: code # \u00e9\r\n".encode(encoding))
-        ended = run("+group=mine", "--config-dir", str(tmp_path))
+    for encoding, code, said in (("utf-8-sig", 1, ""), ("utf-16", 2, "not UTF-8 text"), ("latin-1", 2, "not UTF-8 text")):
+        (tmp_path / "group" / "mine.yaml").write_bytes("act: code # \u00e9\r\n".encode(encoding))
+        ended = run("+group@_global_=mine", "--config-dir", str(tmp_path))
         assert isinstance(ended, SystemExit) and ended.code == code
         assert said in (stderr := capfd.readouterr().err) and stderr.count("\n") == bool(said)

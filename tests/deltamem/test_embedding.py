@@ -120,6 +120,25 @@ def test_an_endpoint_gives_unit_vectors_in_batches_and_in_the_order_of_the_texts
     assert [request["input"] for request in served.requests] == [["a", "bbb"], ["cc"], ["Q: x"]]
 
 
+def test_an_endpoint_that_takes_fewer_texts_gets_fewer_from_then_on() -> None:
+    def few(body: dict[str, Any]) -> Reply:
+        if len(body["input"]) > 10:
+            return Reply({"error": "batch size is invalid, it should not be larger than 10."}, 400)
+        return lengths(body)
+
+    texts = ["a" * number for number in range(1, 31)]
+    with serve(few) as served:
+        embedder = EndpointEmbedder(served.url, "e")
+        for _ in range(2):
+            vectors = embedder.documents(texts)
+            np.testing.assert_allclose(vectors[:, 0] / vectors[:, 1], range(1, 31), rtol=1e-5)
+    assert [len(request["input"]) for request in served.requests] == [30, 15, 7, 8, 15, 7, 8, *[7] * 4, 2]
+    refusing = Reply({"error": {"message": "no such encoding"}}, 400)
+    with serve(lambda _: refusing) as served, pytest.raises(EmbedderUnavailableError, match="no such encoding"):
+        EndpointEmbedder(served.url, "e").documents(texts)
+    assert [len(request["input"]) for request in served.requests] == [30, 15, 7, 3, 1]
+
+
 def test_an_endpoint_is_loaded_by_its_address_and_cached() -> None:
     with serve(lengths) as served:
         embedder = load_embedder(f"{served.url}#e")

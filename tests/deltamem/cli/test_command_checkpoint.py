@@ -63,6 +63,14 @@ def test_the_model_of_the_folder_answers(bank: Path, folder: Path, asked: list[t
     assert run_json("show")["memories"][0]["text"] == "Ann's city is Boston."
 
 
+def test_without_a_limit_of_the_answer_the_prompt_has_room_all_the_same(
+    bank: Path, folder: Path, asked: list[tuple[int, int]]
+) -> None:
+    done = run("add", "-", "--max-tokens", "none", "--checkpoint", str(folder), given=lines_of(MONDAY))
+    assert done.exit_code == 0, done.output
+    assert [limit for _, limit in asked] == [WINDOW // 2]
+
+
 def test_random_weights_give_unreadable_answers(bank: Path, folder: Path) -> None:
     done = run("add", "-", "--json", "--window", "700", "--checkpoint", str(folder), given=lines_of(MONDAY))
     assert (done.exit_code, done.stderr) == (1, "")
