@@ -7,6 +7,7 @@ request opens a place for its answer, which stays empty if the answer breaks off
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import EntryKind, Forgotten, digest_of
 from deltamem.sessions import Session, Turn
 from deltamem.sqlite import Database
-from integrations.openai_proxy.history import WINDOW, Continuation, Kept, SentHistory, key_of, said
+from integrations.openai_proxy.history import WINDOW, Continuation, Kept, SentHistory, key_of, letters_of, said
 
 _SCHEMA = """
 CREATE TABLE conversations (
@@ -63,6 +64,10 @@ _CANDIDATES = 8
 """Conversations without a name that a history is laid beside, for each role at most."""
 
 
+_QUOTED = 200
+"""Letters of a turn by which a quotation is known; transcripts are cut."""
+
+
 class AnswerPlace(NamedTuple):
     """Where the answer to a request belongs."""
 
@@ -91,8 +96,15 @@ class Conversations(PluginStore):
                 self._take(row, end, part)
 
     def keep(
-        self, journal: OwnerJournal, name: str | None, turns: Sequence[Turn], person_name: str, now: datetime
-    ) -> AnswerPlace:
+        self,
+        journal: OwnerJournal,
+        name: str | None,
+        turns: Sequence[Turn],
+        person_name: str,
+        now: datetime,
+        *,
+        tools: bool = False,
+    ) -> AnswerPlace | None:
         """Keep what is new in a conversation; when this returns, it is on the disk.
 
         Args:
@@ -103,18 +115,21 @@ class Conversations(PluginStore):
                 empty, such as calls of tools.
             person_name: How memories name the person.
             now: The person's local time, which is the session's if it begins with this.
+            tools: Whether the request ends with what a tool found for the answer.
 
         Returns:
-            Where the answer belongs.
+            Where the answer belongs; None if the client asks about a conversation, for a title perhaps: nothing is kept of it.
 
         Raises:
             DeltaMemError: If nothing is said in the turns.
         """
         with self.write() as connection:
             owner_id = rows.create_owner(connection, journal.name)
-            history = SentHistory(rows.namespace(connection, owner_id), turns)
+            history = SentHistory(rows.namespace(connection, owner_id), turns, tools=tools)
             if not any(turn.content.strip() for turn in history.turns):
                 raise DeltaMemError("a conversation without turns cannot be kept")
+            if len(history.turns) == 1 and _quotes(connection, owner_id, history.turns[0].content):
+                return None
             conversation = connection.execute(
                 "INSERT INTO conversations (owner_id, name, named, person, touched_at) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET person = excluded.person, touched_at = excluded.touched_at RETURNING *",
@@ -208,6 +223,20 @@ class Conversations(PluginStore):
                     self.database.purge_after()
 
 
+def _quotes(connection: sqlite3.Connection, owner_id: int, text: str) -> bool:
+    """Whether a text repeats the last exchange of a conversation that is going on, question and answer, as transcripts do."""
+    query = "SELECT id FROM conversations WHERE owner_id = ? AND began_at IS NOT NULL ORDER BY touched_at DESC LIMIT ?"
+    letters = letters_of(text)
+    for (conversation,) in connection.execute(query, (owner_id, _CANDIDATES)).fetchall():
+        query = "SELECT content FROM turns WHERE conversation_id = ? AND content <> '' ORDER BY place DESC LIMIT 2"
+        last = [letters_of(row[0]) for row in connection.execute(query, (conversation,)).fetchall()]
+        if len(last) == 2 and all(last):
+            answer, question = (re.escape(last[0][:_QUOTED]), re.escape(last[1][-_QUOTED:]))
+            if re.search(f"{question}(?:role)?(?:assistant|ai|bot|model)(?:content)?{answer}", letters):
+                return True
+    return False
+
+
 def _continued(connection: sqlite3.Connection, owner_id: int, history: SentHistory) -> str | None:
     """The conversation without a name that a history continues; None if it begins one."""
     keys = history.keys()
@@ -237,6 +266,9 @@ def _read(
     """What is new to a conversation, and how many places it has so far."""
     query = "SELECT place, role, key FROM turns WHERE conversation_id = ? ORDER BY place DESC LIMIT ?"
     kept = [Kept(*row) for row in connection.execute(query, (conversation["id"], 2 * WINDOW)).fetchall()][::-1]
+    if kept and all(turn.role != "user" for turn in kept):  # the question that so many calls of tools follow
+        query = "SELECT place, role, key FROM turns WHERE conversation_id = ? AND role = 'user' ORDER BY place DESC LIMIT 1"
+        kept[:0] = [Kept(*row) for row in connection.execute(query, (conversation["id"],)).fetchall()]
     reading = history.read(kept, conversation["questions"], conversation["taken"], thorough=thorough)
     return reading, kept[-1].place + 1 if kept else 0
 

@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from deltamem.replies import without_thinking
@@ -57,21 +58,25 @@ class Continuation:
     at_end: bool
     """Whether nothing that the person said follows in the conversation what met last."""
     question: int | None
-    """Place of the question, if it is kept already: the answer is made again, or goes on after a tool."""
+    """Place of the question, if it is the last one that is kept: the answer is made again, or goes on after a tool."""
 
 
 class SentHistory:
     """The turns of a request. Keys are only made of those that matter: the rest may be a long transcript."""
 
-    def __init__(self, salt: str, turns: Sequence[Turn]) -> None:
-        """Bind turns; those of the assistant may be empty, such as calls of tools."""
+    def __init__(self, salt: str, turns: Sequence[Turn], *, tools: bool = False) -> None:
+        """Bind turns; those of the assistant may be empty, such as calls of tools, whose results may come last."""
         self.key = cache(partial(key_of, salt))
         """What a turn is known by."""
-        blank = (turn.role == "user" and (not turn.content or turn.content.isspace()) for turn in turns)
-        self.turns = [turn for turn, without_text in zip(turns, blank, strict=True) if not without_text]
+        blank = [not turn.content or turn.content.isspace() for turn in turns]
+        texts = list(zip(turns, blank, strict=True))
+        self.turns = [turn for turn, without_text in texts if turn.role == "assistant" or not without_text]
         self._asked = max((place for place, turn in enumerate(self.turns) if turn.role == "user"), default=-1)
         self.rounds = len(self.turns) - self._asked - 1
-        """Turns of the assistant after the question: calls of tools whose results are sent now."""
+        """Turns of the assistant after the question: calls of tools whose results are sent now, or the answer's beginning."""
+        # A call of a tool follows the question, or an image without words.
+        later = takewhile(lambda text: text[0].role == "assistant" or text[1], reversed(texts))
+        self._asked_before = tools or any(without_text for _, without_text in later)
 
     def keys(self, window: int = WINDOW) -> list[str]:
         """Keys of some turns up to the question."""
@@ -97,11 +102,21 @@ class SentHistory:
         if meeting is None and len(self.turns) > WINDOW:
             meeting = _meeting(self.keys(len(self.turns)), kept, asked)
         if meeting is None:
+            if self._asked_before and asked >= 0:
+                return Continuation((), None, True, kept[asked].place)
             # Turns that nothing leads up to: a summary perhaps, or another conversation.
             return Continuation(self.turns[self._asked :], None, False, None)
         if meeting.left == 0 and not self._said_again(meeting, kept[asked].place < taken, questions):
             return Continuation((), meeting, True, kept[asked].place)
         at_end = meeting.kept >= asked
+        if not at_end and all(turn.role != "user" for turn in self.turns[self._asked - meeting.left + 1 : self._asked]):
+            followed = next(turn for turn in kept[meeting.kept + 1 :] if turn.role == "user")
+            if self._asked_before and followed is kept[asked]:
+                # Clients put the time, or what they found, into a question, and so it differs after each call of a tool.
+                return Continuation((), meeting, True, followed.place)
+            if followed.key == self.key(self.turns[self._asked]):
+                # The person has gone back to an earlier question; what followed it stays.
+                return Continuation((), meeting, False, None)
         # Where the conversation went on otherwise, what lies between stands in place of its turns.
         start = self._asked - meeting.left + 1 if at_end and meeting.left else self._asked
         while self.turns[start].role != "user":
@@ -111,7 +126,7 @@ class SentHistory:
     def _said_again(self, meeting: Meeting, taken: bool, questions: int) -> bool:
         """Whether the person says the last question again, though it meets the one that is kept."""
         if self._asked == 0:  # without a history, and what was said before has been read
-            return taken
+            return taken and not self._asked_before
         # Where nothing else meets, or a run of equal turns is longer than the window, the numbers decide.
         unsure = meeting.turns == 1 or len(self.turns) > WINDOW
         return unsure and sum(turn.role == "user" for turn in self.turns) > questions
@@ -153,5 +168,10 @@ def key_of(salt: str, turn: Turn) -> str:
         return ""
     text = _UNSEEN.sub("", unicodedata.normalize("NFC", text))
     if turn.role == "assistant":
-        text = re.sub(r"[\W_]+", "", text.casefold()) or text
+        text = letters_of(text) or text
     return turn.role[0] + hashlib.sha256(json.dumps([salt, turn.role, text]).encode()).hexdigest()[:16]
+
+
+def letters_of(text: str) -> str:
+    """The letters and digits of a text, without case."""
+    return re.sub(r"[\W_]+", "", text.casefold())

@@ -9,6 +9,7 @@ up a conversation: the request goes on as it came, and the response says ``X-Del
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import logging
 import re
@@ -48,8 +49,9 @@ _MODES = ("on", "read", "off")
 _LARGEST_ANSWER = 8 * 2**20
 """Bytes of an answer that are looked at; one that is larger goes through and is not remembered."""
 
-_BROKEN_OFF = ("error", "abort", "aborted", "cancelled", "canceled")
-"""Reasons of servers for ending an answer that is not whole. One that met its limit of tokens was said as it is."""
+_GOES_ON = {"", "null", "none", "not_finished"}
+_BROKEN_OFF = re.compile("error|abort|cancel|interrupt|fail|time_?(?:out|limit)|insufficient_system_resource")
+"""In the reasons of servers for ending an answer that is not whole. One that met its limit of tokens was said as it is."""
 
 # What concerns one connection only, what httpx writes itself, and what is meant for us.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"}
@@ -172,6 +174,7 @@ class ProxyRoutes(Routes):
             addition = recalled_text([hit.memory for hit in hits], conversation.person)
         spoken = (message for message in messages if message.get("role") in ("user", "assistant"))
         conversation.turns = [Turn(message["role"], text_of(message.get("content"))) for message in spoken]
+        conversation.tools = messages[-1].get("role") in ("tool", "function")
         if not addition:
             return body
         return (await anyio.to_thread.run_sync(_appended, text, places[-1], addition)).encode()
@@ -201,8 +204,11 @@ class ProxyRoutes(Routes):
             if conversation is not None and upstream.is_success:
                 try:
                     place, zone = await asyncio.to_thread(conversation.keep)
-                    ours["X-DeltaMem-Timezone"] = f"{zone.name}; source={zone.source}"
-                    answer = _KeptAnswer(conversation, place)
+                    if place is None:
+                        ours["X-DeltaMem-Memory"] = "read"
+                    else:
+                        ours["X-DeltaMem-Timezone"] = f"{zone.name}; source={zone.source}"
+                        answer = _KeptAnswer(conversation, place)
                 except Exception as error:
                     ours["X-DeltaMem-Memory"] = "error"
                     _log("kept", error)
@@ -238,15 +244,17 @@ class _Conversation:
     timezone: str | None
     """The zone that the request names."""
     turns: list[Turn] = field(default_factory=list)
+    tools: bool = False
+    """Whether it ends with what a tool found."""
     head: int = 0
     """The last position of the journal when memories were recalled."""
 
-    def keep(self) -> tuple[AnswerPlace, Zone]:
+    def keep(self) -> tuple[AnswerPlace | None, Zone]:
         """Keep what was said; returns where the answer belongs, and the zone that dates it."""
         owned = self.manager.owned
         with owned.writing():
             kept, (now, zone) = owned.journal.files.beside(Conversations), owned.now(self.timezone)
-            return kept.keep(owned.journal, self.name, self.turns, self.person, now), zone
+            return kept.keep(owned.journal, self.name, self.turns, self.person, now, tools=self.tools), zone
 
     def keep_answer(self, place: AnswerPlace, text: str) -> None:
         """Keep the answer to it."""
@@ -318,6 +326,7 @@ class _KeptAnswer:
     texts: dict[int, list[str]] = field(default_factory=dict)
     """What was read of each choice."""
     finished: set[int] = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
     size: int = 0
     over: bool = False
     """Whether nothing more is to be kept."""
@@ -329,9 +338,9 @@ class _KeptAnswer:
             self.over, self.texts, self.rest = True, {}, bytearray()
             return False
         self.rest += chunk
-        if self.events is None and (begun := self.rest.lstrip()):
+        if self.events is None and (begun := self.rest.lstrip(b" \t\r\n" + codecs.BOM_UTF8)):
             # As it is, not as it is called: some servers call their streams text/plain.
-            self.events = not begun.startswith(b"{")
+            self.events, self.rest = not begun.startswith(b"{"), begun
         if not self.events:
             return False
         # A long line in many pieces is split once.
@@ -344,6 +353,8 @@ class _KeptAnswer:
 
     def _read_line(self, line: bytes) -> bool:
         line = line.strip()
+        if line.startswith(b"error:") or (line.startswith(b"event:") and line.endswith(b"error")):
+            self.over = True
         if not line.startswith(b"data:"):
             self.pending = self.pending if line else b""
             return False
@@ -367,7 +378,7 @@ class _KeptAnswer:
             return False
         if not isinstance(value, dict):
             return False
-        if value.get("error"):
+        if value.get("error") or "error" in (value.get("object"), value.get("type")):
             self.over = True  # broken off, though the stream may be ended in form
         choices = value.get("choices")
         for number, choice in enumerate(choices if isinstance(choices, list) else ()):
@@ -388,9 +399,10 @@ class _KeptAnswer:
         return True
 
     def _finish(self, numbers: Iterable[int], reason: object) -> None:
-        if reason in _BROKEN_OFF:
-            self.over = True
-        elif reason:  # "" means that it goes on, as null does
+        text = str(reason or "").strip().casefold()
+        if _BROKEN_OFF.search(text):
+            self.broken.update(numbers)
+        elif text not in _GOES_ON:
             self.finished.update(numbers)
 
     def end(self) -> None:
@@ -403,7 +415,7 @@ class _KeptAnswer:
     async def keep(self) -> None:
         """Keep the first choice if it came to its end."""
         first = min(self.texts, default=None)
-        if self.over or first is None or first not in self.finished:
+        if self.over or first is None or first not in self.finished - self.broken:
             return
         self.over = True
         try:

@@ -36,17 +36,21 @@ def turns(*texts: str) -> list[Turn]:
     return [Turn("assistant", text[2:]) if text.startswith("a:") else Turn("user", text) for text in texts]
 
 
-def keep(owner: OwnerJournal, *texts: str, name: str | None = "s") -> AnswerPlace:
-    return owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START)
+def keep(owner: OwnerJournal, *texts: str, name: str | None = "s", tools: bool = False) -> AnswerPlace:
+    place = owner.files.beside(Conversations).keep(owner, name, turns(*texts), "Ann", START, tools=tools)
+    assert place is not None
+    return place
 
 
 def answer(owner: OwnerJournal, text: str, place: AnswerPlace, since: int | None = None) -> None:
     owner.files.beside(Conversations).answer(owner, place, text, since=since)
 
 
-def exchange(owner: OwnerJournal, text: str, *texts: str, name: str | None = "s") -> AnswerPlace:
+def exchange(
+    owner: OwnerJournal, text: str, *texts: str, name: str | None = "s", tools: bool = False
+) -> AnswerPlace:
     """A request and its whole answer."""
-    place = keep(owner, *texts, name=name)
+    place = keep(owner, *texts, name=name, tools=tools)
     answer(owner, text, place)
     return place
 
@@ -72,6 +76,19 @@ def add(owner: OwnerJournal, text: str) -> None:
         ([["u1"], ["u1", "a:1", "u2"], ["u1"]], ["u1", "a:1", "u2", "a:2", "u1", "a:3"]),
         # Another question in the middle of the history: nothing that was said is lost.
         ([["u1"], ["u1", "a:1", "u2"], ["u1", "a:1", "u3"]], ["u1", "a:1", "u2", "a:2", "u3", "a:3"]),
+        # Going back to an earlier question, and on from there; then to the branch that was left.
+        (
+            [["u1"], ["u1", "a:1", "u2"], ["u1", "a:1", "u2", "a:2", "u3"], ["u1", "a:1", "u2"], ["u1", "a:1", "u2", "a:4", "u4"]]
+            + [["u1", "a:1", "u2", "a:2", "u3", "a:3", "u5"]],
+            ["u1", "a:1", "u2", "a:2", "u3", "a:3", "a:4", "u4", "a:5", "u5", "a:6"],
+        ),
+        # Answers whose beginning the client writes, the same each time.
+        (
+            [["u1", "a:{"], ["u1", "a:{1", "u2", "a:{"], ["u1", "a:(cut)", "u3", "a:{"], ["u4", "a:{"]],
+            ["u1", "a:{", "a:1", "u2", "a:{", "a:2", "u3", "a:{", "a:3", "u4", "a:{", "a:4"],
+        ),
+        # Nothing but an image: its answer follows.
+        ([["u1"], ["u1", "a:1", ""], ["u1", "a:1", "", "a:2", "u2"]], ["u1", "a:1", "a:2", "u2", "a:3"]),
         # Text before a tool call, then the result and the answer.
         ([["u1", "a:Let me look."], ["u1", "a:Let me look.", "a:1", "u2"]], ["u1", "a:Let me look.", "a:1", "u2", "a:2"]),
     ],
@@ -137,6 +154,35 @@ def test_calls_of_tools_that_say_nothing_keep_their_places(journal: Journal, own
         exchange(owner, made, "u1", "a:", "a:Let me look.", "a:")
     exchange(owner, "2", "u1", "a:", "a:Let me look.", "a:", "a:It is sunny.", "u2")
     assert kept(journal, owner) == {"s": ["u1", "a:Let me look.", "a:It is sunny.", "u2", "a:2"]}
+
+
+@pytest.mark.parametrize("before", [(), ("u1", "a:1"), ("u1", "a:(cut)"), ("(old)", "a:(cut)")])
+@pytest.mark.parametrize("words", ["", "Let me look."])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_question_into_which_the_client_puts_the_time_is_kept_once_however_many_tools_it_needs(
+    journal: Journal, owner: OwnerJournal, before: tuple[str, ...], words: str, ended: bool
+) -> None:
+    if before:
+        exchange(owner, "1", "u1")
+    for number in range(130):
+        exchange(owner, words, *before, f"Do it. <now>{number}</now>", *[f"a:{words}"] * number, tools=number > 0)
+        if ended:
+            end(journal)
+    exchange(owner, "Done.", *before, "Do it. <now>x</now>", *[f"a:{words}"] * 130, tools=True)
+    exchange(owner, "2", *before, "Do it.", *[f"a:{words}"] * 130, "a:Done.", "u2")
+    looked = [f"a:{words}"] * 130 if words else []
+    expected = [*(("u1", "a:1") if before else ()), "Do it. <now>0</now>", *looked, "a:Done.", "u2", "a:2"]
+    assert [text for dialogue in kept(journal, owner).values() for text in dialogue] == expected
+
+
+def test_an_image_or_a_tool_after_a_session_brings_nothing_back(journal: Journal, owner: OwnerJournal) -> None:
+    exchange(owner, "1", "u1")
+    end(journal)
+    exchange(owner, "2", "u1", "a:1", "")
+    exchange(owner, "3", "u1", "a:", "a:2")
+    assert end(journal) == []
+    exchange(owner, "4", "u1", "a:The answer is")
+    assert kept(journal, owner) == {"s": ["u1", "a:1"], "s/2": ["a:2", "a:3", "u1", "a:The answer is", "a:4"]}
 
 
 @pytest.mark.parametrize("name", ["s", None])

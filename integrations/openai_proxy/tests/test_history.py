@@ -111,6 +111,7 @@ class Client:
             sent = CHANGES[change](sent)
         for time in range(times):
             place = self.store.keep(self.owner, self.name, sent, "Ann", datetime(2026, 4, 5))
+            assert place is not None
             if shown is None:
                 self.store.answer(self.owner, place, answer if time == times - 1 else f"Wrong {time}")
         if shown != "":

@@ -1,6 +1,7 @@
 """The proxy in front of a real HTTP server, asked by the official client and by raw requests."""
 
 import asyncio
+import codecs
 import json
 import socket
 import threading
@@ -117,6 +118,29 @@ def test_a_conversation_without_a_name_is_known_by_its_beginning(server: Server)
         ["My city is Boston.", "I see.", "My dog is Rex.", "I see."],
         ["My job is nurse.", "I see."],
     ]
+
+
+TITLE = """### Task:
+Generate a concise, 3-5 word title with an emoji.
+### Chat History:
+<chat_history>
+USER: My city
+is Boston.
+ASSISTANT: I see.
+</chat_history>"""
+
+
+def test_what_a_client_asks_about_a_conversation_is_not_what_the_person_says(upstream: Upstream, server: Server) -> None:
+    for name in ("s", None):
+        http = server.client(**headers(session=name))
+        ok(http.post(CHAT, json=chat("My city\nis Boston.")))
+        for streamed in (False, True):
+            response = http.post(CHAT, json=chat(TITLE, stream=streamed))
+            assert (response.status_code, response.headers["x-deltamem-memory"]) == (200, "read")
+            assert "x-deltamem-timezone" not in response.headers
+        ok(http.post(CHAT, json=chat("My city\nis Boston.", "I see.", TITLE)))
+        end(server)
+    assert dialogues(server) == [["My city\nis Boston.", "I see.", TITLE, "I see."]] * 2, "in a history the person says it"
 
 
 def test_silence_ends_a_conversation(tmp_path: Path) -> None:
@@ -389,6 +413,11 @@ WHOLE = {
         choices(piece("see.", index=0, finish_reason="stop")),
         DONE,
     ),
+    "another choice breaks off": stream(
+        choices(piece("N", index=1, finish_reason="abort")), choices(piece("I see.", index=0, finish_reason="stop")), DONE
+    ),
+    "a byte order mark": codecs.BOM_UTF8 + stream(("I ", ""), ("see.", "stop"), DONE),
+    "an object with a byte order mark": codecs.BOM_UTF8 + said("I see."),
     "choices without numbers": stream(choices(piece("I "), piece("N")), choices(piece("see."), piece("o.")), DONE),
     "the whole message at the end": stream(("I ", None), choices({"index": 0, "message": MESSAGE, **piece("see.")}), DONE),
     "the whole message instead": stream(choices({"index": 0, "message": MESSAGE, "finish_reason": "stop"})),
@@ -413,6 +442,15 @@ CUT = {
     "an error": stream(("I ", ""), {"error": {"message": "out of memory"}}, DONE),
     "an error as a reason": stream(("I ", ""), (None, "error"), DONE),
     "aborted": stream(("I ", "abort"), DONE),
+    **{
+        f"the reason {reason}": stream(("I ", ""), (None, reason), DONE)
+        for reason in ("network_error", "insufficient_system_resource", "CANCELLED", "user_abort", "timeout", "time_limit")
+    },
+    **{f"{reason} for a reason": stream(("I ", reason), ("see", reason)) for reason in ("null", "None", "not_finished", " ")},
+    "an error of another form": stream(("I ", ""), {"object": "error", "message": "out of memory", "code": 500}, DONE),
+    "an error by its type": stream(("I ", ""), {"type": "error", "message": "out of memory"}, DONE),
+    "an event that is an error": stream(("I ", "")) + b'event: error\ndata: "overloaded"\n\n' + stream(DONE),
+    "a field that is an error": stream(("I ", "")) + b'error: {"code": 500}\n\n' + stream(DONE),
     "within an event": stream(("I ", ""), ("see.", "stop"))[:-20],
     "half an object": said("I see.")[:-2],
     "an object with an error": b'{"error": {"message": "out of memory"}, ' + said("I see.")[1:],
