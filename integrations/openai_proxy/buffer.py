@@ -118,7 +118,7 @@ class Conversations(PluginStore):
             tools: Whether the request ends with what a tool found for the answer.
 
         Returns:
-            Where the answer belongs; None if the client asks about a conversation, for a title perhaps: nothing is kept of it.
+            Where the answer belongs; None if the client asks about a conversation, for a title perhaps, which is not kept.
 
         Raises:
             DeltaMemError: If nothing is said in the turns.
@@ -224,7 +224,7 @@ class Conversations(PluginStore):
 
 
 def _quotes(connection: sqlite3.Connection, owner_id: int, text: str) -> bool:
-    """Whether a text repeats the last exchange of a conversation that is going on, question and answer, as transcripts do."""
+    """Whether a text repeats the last exchange of a conversation that goes on, question and answer, as transcripts do."""
     query = "SELECT id FROM conversations WHERE owner_id = ? AND began_at IS NOT NULL ORDER BY touched_at DESC LIMIT ?"
     letters = letters_of(text)
     for (conversation,) in connection.execute(query, (owner_id, _CANDIDATES)).fetchall():

@@ -73,7 +73,7 @@ class SentHistory:
         self.turns = [turn for turn, without_text in texts if turn.role == "assistant" or not without_text]
         self._asked = max((place for place, turn in enumerate(self.turns) if turn.role == "user"), default=-1)
         self.rounds = len(self.turns) - self._asked - 1
-        """Turns of the assistant after the question: calls of tools whose results are sent now, or the answer's beginning."""
+        """Turns of the assistant after the question: calls of tools with results that are new, or the answer's beginning."""
         # A call of a tool follows the question, or an image without words.
         later = takewhile(lambda text: text[0].role == "assistant" or text[1], reversed(texts))
         self._asked_before = tools or any(without_text for _, without_text in later)

@@ -78,8 +78,10 @@ def add(owner: OwnerJournal, text: str) -> None:
         ([["u1"], ["u1", "a:1", "u2"], ["u1", "a:1", "u3"]], ["u1", "a:1", "u2", "a:2", "u3", "a:3"]),
         # Going back to an earlier question, and on from there; then to the branch that was left.
         (
-            [["u1"], ["u1", "a:1", "u2"], ["u1", "a:1", "u2", "a:2", "u3"], ["u1", "a:1", "u2"], ["u1", "a:1", "u2", "a:4", "u4"]]
-            + [["u1", "a:1", "u2", "a:2", "u3", "a:3", "u5"]],
+            [
+                *(["u1"], ["u1", "a:1", "u2"], ["u1", "a:1", "u2", "a:2", "u3"], ["u1", "a:1", "u2"]),
+                *(["u1", "a:1", "u2", "a:4", "u4"], ["u1", "a:1", "u2", "a:2", "u3", "a:3", "u5"]),
+            ],
             ["u1", "a:1", "u2", "a:2", "u3", "a:3", "a:4", "u4", "a:5", "u5", "a:6"],
         ),
         # Answers whose beginning the client writes, the same each time.

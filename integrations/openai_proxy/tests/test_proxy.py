@@ -446,7 +446,7 @@ CUT = {
         f"the reason {reason}": stream(("I ", ""), (None, reason), DONE)
         for reason in ("network_error", "insufficient_system_resource", "CANCELLED", "user_abort", "timeout", "time_limit")
     },
-    **{f"{reason} for a reason": stream(("I ", reason), ("see", reason)) for reason in ("null", "None", "not_finished", " ")},
+    **{f"{reason} as a reason": stream(("I ", reason), ("s", reason)) for reason in ("null", "None", "not_finished", " ")},
     "an error of another form": stream(("I ", ""), {"object": "error", "message": "out of memory", "code": 500}, DONE),
     "an error by its type": stream(("I ", ""), {"type": "error", "message": "out of memory"}, DONE),
     "an event that is an error": stream(("I ", "")) + b'event: error\ndata: "overloaded"\n\n' + stream(DONE),
