@@ -46,9 +46,7 @@ def answer(owner: OwnerJournal, text: str, place: AnswerPlace, since: int | None
     owner.files.beside(Conversations).answer(owner, place, text, since=since)
 
 
-def exchange(
-    owner: OwnerJournal, text: str, *texts: str, name: str | None = "s", tools: bool = False
-) -> AnswerPlace:
+def exchange(owner: OwnerJournal, text: str, *texts: str, name: str | None = "s", tools: bool = False) -> AnswerPlace:
     """A request and its whole answer."""
     place = keep(owner, *texts, name=name, tools=tools)
     answer(owner, text, place)
