@@ -147,9 +147,10 @@ class OwnWords:
 
     Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in the questions
     that they answer. What they say yes to, and what the other person of a conversation of two says to them, counts as
-    theirs. Whatever the words, a number must have been said. Dates do not count, as they are reckoned, nor does the person's
-    name. In conversations that are not English only numbers are looked at, for facts may be written in another language than
-    they are told. Of the 152 labels of the development set 8 are refused at .5.
+    theirs. Whatever the words, numbers must have been said, and names with a mark such as C#. Dates do not count, as they
+    are reckoned, nor does the person's name. In conversations that are not English only numbers and marks are looked at,
+    for facts may be written in another language than they are told. Of the 152 labels of the development set 8 are refused
+    at .5.
     """
 
     def __init__(self, dialogue: NamedDialogue) -> None:
@@ -167,6 +168,7 @@ class OwnWords:
         if dialogue.other != "assistant":
             others = [said for one in dialogue.utterances if not one.own for said in _SENTENCE.split(one.text)]
             own += filter(self._is_to, others)
+        self._marked = frozenset[str]().union(*map(_marked_names, [*own, *(said for said, _ in taken_up)]))
         self._own = frozenset[str]().union(*map(content_stems, own))
         self._answered = self._own.union(*(content_stems(said) for said, _ in taken_up))
         self._all = frozenset[str]().union(*(content_stems(one.text) for one in dialogue.utterances))
@@ -192,6 +194,8 @@ class OwnWords:
         numbers = {item.text for item in salient_items(_DATE_WORDS.sub(" ", fact)) if item.kind is Kind.NUMBER}
         if least and not numbers <= self._all | self._name | content_stems(known):
             return False
+        if least and not _marked_names(fact) <= self._marked | _marked_names(known):
+            return False
         some = own >= _LEAST_OWN * least and (anybody >= least or not numbers.isdisjoint(self._own))
         return own >= least or some or not self._english
 
@@ -212,6 +216,11 @@ class OwnWords:
     def has(self, word: str) -> bool:
         """Whether the person says a word, in any form."""
         return stem(word.casefold()) in self._own
+
+
+def _marked_names(text: str) -> frozenset[str]:
+    """The words of a text that the mark at their end makes other names: c#, c++, a-."""
+    return frozenset(word for word in marked_words(text) if word[-1] in "#+-" and any(map(str.isalpha, word)))
 
 
 _LEAST_OWN = 0.4
@@ -364,6 +373,8 @@ def read_facts(text: str) -> FactsReading:
     for value in values:
         wanted = value.get("facts") if isinstance(value, dict) else None
         whole = whole and isinstance(wanted, list)
+        if isinstance(value, dict) and len(value) == 1 and isinstance(inner := next(iter(value.values())), dict):
+            value = inner  # Such as {"outputs": {"operations": [...]}}
         if isinstance(value, dict):
             value = next((value[name] for name in _LISTS if isinstance(value.get(name), list | dict)), value)
         listed = listed or isinstance(value, list)

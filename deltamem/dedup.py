@@ -38,12 +38,14 @@ _MARKED = re.compile(re.escape(MARK) + r".*?\](?!\w)")
 _DAY = r"\d{4}[/.-]\d{2}[/.-]\d{2}(?:\s*\(\w+\))?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
 _ID = r"(?:id\s*[=:]\s*)?m\d+\b"
-# One thing before a quoted memory: a bullet but no minus sign, a list's number, an id, a time, an opening bracket or quote.
+# One thing before a quoted memory: a bullet but no minus sign, a heading, a box, a list's number, an id, a time, an opening
+# bracket or quote.
 _LEAD = re.compile(
-    rf"\s+|[-–—>](?!\d)|\*\*|\*(?=\s)|[•·|\[({{\"'“‘«]|\d{{1,3}}[.)](?=\s)"
+    rf"\s+|[-–—>](?!\d)|\*\*|(?:\*|\#+|\[ \])(?=\s)|[•·|\[({{\"'“‘«]|\d{{1,3}}[.)](?=\s)"
     rf"|(?:{_ID}|{_DAY}(?:[T\s]+{_CLOCK})?)[\])]?\s*(?:[:,.|]|[–—-](?!\d))?",
     re.IGNORECASE,
 )
+_EMPHASIS = re.compile(r"([*_`]{1,3}|~~)(?=\w)")
 _TRAIL = re.compile(rf"[(\[](?:{_ID}|{_DAY}(?:[T\s]+{_CLOCK})?)[)\]]\W*$", re.IGNORECASE)
 
 
@@ -273,6 +275,11 @@ def _memory_begins(piece: str, known: KnownTexts) -> int | None:
     for _ in range(_MOST_LEADS):
         if any(known.ids(piece[begin:end]) for end in ends):
             return begin + len(piece[begin:]) - len(piece[begin:].lstrip(_OPENING))
+        emphasis = _EMPHASIS.match(piece, begin)
+        end = piece.rfind(emphasis[1]) if emphasis else -1
+        if emphasis and end > emphasis.end() and not any(map(str.isalnum, piece[end:])):
+            begin, ends = emphasis.end(), {end}
+            continue
         lead = _LEAD.match(piece, begin)
         if lead is None:
             return None

@@ -194,9 +194,22 @@ def _loose_action(text: str) -> tuple[Any, bool]:
             raise _UnreadableError(Violation.SEVERAL_ACTIONS)
         return {"operations": listed}, True
     for value in found.values:
-        if isinstance(value, dict) and value.get("name") == SEARCH_TOOL:
-            return value, False
+        if (call := _called(value))["name"] == SEARCH_TOOL:
+            return call, False
     raise _UnreadableError(Violation.NO_ACTION)
+
+
+def _called(value: Any) -> dict[str, Any]:
+    """The tool that a value calls, and its arguments, in our form, OpenAI's or Llama's; of several calls the first."""
+    value = value.get("tool_calls", value) if isinstance(value, dict) else value
+    value = value[0] if isinstance(value, list) and value else value
+    value = value.get("function", value) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return {"name": None}
+    arguments = value.get("arguments", value.get("parameters"))
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return {"name": value.get("name"), "arguments": arguments}
 
 
 def _is_operation(value: Any) -> bool:
@@ -205,8 +218,8 @@ def _is_operation(value: Any) -> bool:
 
 def _listed(value: Any) -> list[Any] | None:
     """The operations that a value lists, or is one of; None if it is something else."""
-    if isinstance(value, dict) and value.get("name") == "outputs":  # As if it were a tool
-        value = value.get("arguments")
+    if (call := _called(value))["name"] == "outputs":  # As if it were a tool
+        value = call["arguments"]
     elif isinstance(value, dict) and len(value) == 1 and "operations" not in value:
         (value,) = value.values()  # Such as {"outputs": [...]}
     if isinstance(value, dict):
@@ -266,20 +279,26 @@ def _read_outputs(outputs: Any, known_ids: Collection[str], tolerant: bool) -> t
 
 _EVENTS = frozenset(Event)
 _OPERATION_KEYS = {"text", "event", "target_memory_id"}
+_AROUND_ID = " \t\n[]()<>{}\"'`#*:."
 
 
 def _read_operation(entry: Any, tolerant: bool) -> tuple[Operation | None, Violation | None]:
     """Read one entry of ``operations``: what was understood, and what was wrong with it."""
     if not isinstance(entry, dict) or not _is_text(name := entry.get("event")) or not _is_text(entry.get("text")):
         return None, Violation.BAD_OPERATION
-    target = entry.get("target_memory_id")
     known = str(name).strip().upper() if tolerant else name
+    target = written = entry.get("target_memory_id")
+    if tolerant and known == Event.ADD:
+        target = written if _is_text(written) else None
+    elif tolerant:
+        target = entry.get("memory_id", entry.get("id")) if written is None else written
+        target = target.strip(_AROUND_ID) if isinstance(target, str) else target
     if known not in _EVENTS or (target is not None and not _is_text(target)):
         return None, Violation.BAD_OPERATION
     event = Event(known)
     operation = Operation(event, entry["text"].strip(), None if event is Event.ADD else target)
     strict = name in _EVENTS and entry.keys() <= _OPERATION_KEYS and not (event is Event.ADD and target)
-    return operation, None if strict else Violation.BAD_OPERATION
+    return operation, None if strict and target == written else Violation.BAD_OPERATION
 
 
 # Text of a JSON string that needs no escapes, says something, and cannot be taken for the end of a block.

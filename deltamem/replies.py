@@ -139,7 +139,7 @@ def json_pieces(text: str, position: int) -> list[Any]:
 
 _OPENING = re.compile(r"""\{|\[(?=\s*["'\u201c{])""")  # Not what stands in brackets in prose
 _AROUND = r"(?:[\s`]|json\b|</?outputs>)*"
-_END_TAG = re.compile("</outputs?>", re.IGNORECASE)
+_END_TAG = re.compile(r"</outputs?>(?!\s*<outputs?>)", re.IGNORECASE)  # Not between operations with a tag each
 _EMPTY_LIST = re.compile(rf"{_AROUND}\[\s*\]{_AROUND}", re.IGNORECASE)
 _TOKEN = re.compile(
     r"""(?P<blank>[\s\ufeff\u200b-\u200d\u2060]+|//[^\n]*|\#[^\n]*|/\*.*?(?:\*/|\Z))
@@ -218,10 +218,10 @@ def _decoded(written: list[str]) -> Any:
 
 
 def _escape(found: re.Match[str]) -> str:
-    """As JSON has it: quotes of the other kind, and Python's two hexadecimal digits."""
+    """As JSON has it: quotes of the other kind, Python's two hexadecimal digits, and Markdown's underscore."""
     if found[1] is None:
         return '\\"'
-    return {"'": "'", "x": "\\u00"}.get(found[1], found[0])
+    return {"'": "'", "x": "\\u00", "_": "_"}.get(found[1], found[0])
 
 
 def read_object(text: str, model: type[Model]) -> Reading[Model]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 import re
 import unicodedata
@@ -114,6 +116,7 @@ _WRITTEN_ALIKE = (
     | dict.fromkeys("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", "")
 )
 _ALIKE = _Alike()
+_FOREIGN = re.compile(r"[^\x00-\x7f]+")
 _JOINER = re.compile("(?<![\u2190-\u2bff\U0001f000-\U0001fbff])\u200d")  # Within emoji it can be seen
 _GREEK_QUESTION = re.compile("(?<=[\u0370-\u03ff\u1f00-\u1fff]);")
 _TURKISH_I = re.compile("(?:\u0130|i\u0307)\u0307*")  # The capital, and what `lower` makes of it; dotless is another letter
@@ -138,7 +141,8 @@ def normalised(text: str) -> str:
     """
     if not text.isascii():
         # Apart first, so that composed and combined characters are read alike.
-        text = _JOINER.sub("", unicodedata.normalize("NFD", text).translate(_ALIKE))
+        text = _FOREIGN.sub(lambda run: run[0].translate(_ALIKE), unicodedata.normalize("NFD", text))
+        text = _JOINER.sub("", text)
         text = _GREEK_QUESTION.sub("?", unicodedata.normalize("NFC", text))
         text = unicodedata.normalize("NFC", _TURKISH_I.sub("i", text))
     # Not `casefold`, for which Maße is Masse.
@@ -162,7 +166,8 @@ def _without_ends(text: str) -> str:
         while begin < end and text[begin] in " ¡¿":
             begin += 1
         if text.startswith("...", begin, end - 1):
-            begin += 3
+            while begin < end - 1 and text[begin] == ".":
+                begin += 1
         while begin < end and text[end - 1] == " ":
             end -= 1
         end, _ = _sentence_end(text, begin, end, _ENDS)
@@ -211,11 +216,16 @@ def contains(text: str, part: str) -> bool:
 
 
 def _continues(edge: str, first: str, second: str) -> bool:
-    """Whether the characters behind a text make its last word another one: C and #, 5 and ,000, a and .txt, Kim and 's."""
+    """Whether the characters behind a text make its last word another one: C and #, 5 and ,000, a and .txt, Kim and 's.
+
+    A question mark does not, nor do emoji: who looks for a text finds it in what asks and laughs about it.
+    """
     if not first:
         return False
-    if first in ".,:'":
+    if first in ".'":
         return _are_one_word(edge, second)
+    if first in ",:":
+        return edge.isdecimal() and second.isdecimal()
     kind = unicodedata.category(first)
     if kind[0] in "LM" or kind == "Nd":
         return not is_pair(first) and not is_pair(edge)
@@ -223,22 +233,51 @@ def _continues(edge: str, first: str, second: str) -> bool:
         return second != "*"  # of bold type
     if first == "(":
         return not is_pair(edge)  # f and f(x)
-    return first in "#%&@/\\_-?′″٪‰" or kind in ("No", "Cf") or (kind[0] == "S" and first not in "<=>|`")
+    if first == "~" or (kind == "So" and first >= "\u2190"):
+        return not edge.isalnum() or (first == "~" and second.isdecimal())
+    return first in "#%&@/\\_-′″٪‰" or kind in ("No", "Cf") or (kind[0] == "S" and first not in "<=>|`")
 
 
 def _begins(first: str, second: str, edge: str) -> bool:
     """Whether the characters before a text, from right to left, make its first word another one."""
+    if not first:
+        return False
     if first == ".":
         return second != "." and not is_pair(edge)
-    if first in "-<>" and edge.isdigit():
+    if first == "~" or (first in "-<>" and edge.isdigit()):
         return True
     if first == "-":  # of a word, not of a list
         return _are_one_word(second, edge)
-    return first not in "?*(" and _continues(edge, first, second)
+    return first not in "*(" and _continues(edge, first, second)
 
 
 def _are_one_word(left: str, right: str) -> bool:
-    return left.isalnum() and right.isalnum() and not is_pair(left) and not is_pair(right)
+    # Not `isalnum`, for which the raised number of a footnote is one of a word.
+    return all((one.isalpha() or one.isdecimal()) and not is_pair(one) for one in (left, right))
+
+
+def plain(text: str) -> str:
+    """A text as it may be meant: without tags, escapes and emphasis, and with blanks behind sentences that lack them.
+
+    A guess, for those who would rather find too much than too little.
+    """
+    if not _NOT_PLAIN.search(text):
+        return text
+    text = _UNICODE_ESCAPES.sub(lambda found: str(json.loads(f'"{found[0]}"')), html.unescape(_TAG.sub(" ", text)))
+    text = _ESCAPES.sub(lambda found: found[1] or " ", text)
+    for _ in range(2):  # nested at most once
+        text = _EMPHASIS.sub(r"\2", text)
+    text = _GLUED.sub(lambda found: found[0] + " " * found.string[found.end()].isupper(), text)
+    return _DASH.sub(" - ", text)
+
+
+_NOT_PLAIN = re.compile(r"[<&\\*_~`–]|--|[.,:;](?=[^\W\d_])")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,99}>")
+_UNICODE_ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4})+")
+_ESCAPES = re.compile(r"\\(?:[nrt]|([\"'/]))")
+_EMPHASIS = re.compile(r"(?<!\w)([*_~`]{1,3})(?=\S)([^*_~`\n]*[^*_~`\s])\1(?!\w)")
+_GLUED = re.compile(r"(?<=[^\W\d_])[.,:;](?=[^\W\d_](?![A-Z]))")  # Not within ASP.NET
+_DASH = re.compile(r"(?<=[^\W\d_])(?:–|--+)(?=[^\W\d_])")
 
 
 def words(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from deltamem.memory import Memory, MemoryState, Metadata
 from deltamem.sessions import Session, Turn
-from deltamem.text import contains, normalised
+from deltamem.text import contains, normalised, plain
 
 # At most 18 digits, so that every number fits SQLite's signed 64 bits.
 _MEMORY_ID = re.compile(r"m(0|[1-9][0-9]{0,17})")
@@ -144,16 +144,16 @@ class Forgotten:
 
     memory_ids: frozenset[str]
     texts: frozenset[str]
-    """All that the memories ever said, `normalised`."""
+    """All that the memories ever said, as it stands and `plain`, `normalised`."""
 
     @classmethod
     def of(cls, memory_ids: Iterable[str], texts: Iterable[str]) -> Forgotten:
         """Memories by their ids, and their texts as they were written."""
-        return cls(frozenset(memory_ids), frozenset(text for text in map(normalised, texts) if text))
+        return cls(frozenset(memory_ids), _readings(texts))
 
     def repeated_in(self, *texts: str) -> bool:
-        """Whether one of some other texts `contains` one of the memories'."""
-        return any(contains(other, text) for other in map(normalised, texts) for text in self.texts)
+        """Whether one of some other texts `contains` one of the memories', as it stands or `plain`."""
+        return any(contains(other, text) for other in _readings(texts) for text in self.texts)
 
     def blank(self, turns: Sequence[list[str]], numbers: Collection[int] = ()) -> bool:
         """Empty, in place, the turns (role and content) that repeat a text or have one of some numbers, from 1.
@@ -165,6 +165,11 @@ class Forgotten:
             if turn[1] and (number in numbers or self.repeated_in(turn[1])):
                 turn[1], found = "", True
         return found
+
+
+def _readings(texts: Iterable[str]) -> frozenset[str]:
+    # Of US and us too: a text is forgotten however it was shouted or typed.
+    return frozenset(normalised(one).lower() for text in texts for one in {text, plain(text)}) - {""}
 
 
 def memory_number(memory_id: str) -> int | None:

@@ -295,6 +295,10 @@ def test_ingredients_can_be_left_out() -> None:
         ("I moved to Denver last week.", "Ann works at a bakery in York.", False),
         ("I drink 5 cups of coffee.", "Ann drinks five cups of coffee a day.", True),
         ("I lost my job", "Ann lost her job.", True),
+        ("I know C and got an A.", "Ann knows C#.", False),
+        ("I know C and got an A.", "Ann got an A-.", False),
+        ("I know C# and a bit of c++, and got an A-!", "Ann knows C++ and C# and got an A-.", True),
+        ("We paid 50 dollars, 5 percent off, in the us", "Ann paid $50 (5% off) in the US.", True),
         ("ich wohne in München", "Ann wohnt in München.", True),
         ("我搬到了北京，在一家银行工作。", "Ann搬到了北京，在银行工作。", True),  # noqa: RUF001
         ("我搬到了北京。", "Ann喜欢吃苹果和香蕉。", False),

@@ -200,6 +200,50 @@ def test_nothing_to_remember(body: str) -> None:
         assert read_turn(text, KNOWN).operations is None
 
 
+@pytest.mark.parametrize("between", ["</outputs><outputs>", "</outputs>\n<outputs>", "\n"])
+def test_operations_with_a_tag_each_are_all_read(between: str) -> None:
+    said = [entry(ANN), entry(LIVES), entry(POEM)]
+    text = f"{THINK}<outputs>{between.join(map(json.dumps, said))}</outputs>"
+    assert read_turn(text, KNOWN, tolerant=True).operations == (ANN, LIVES, Operation(Event.UPDATE, POEM.text.strip(), "m1"))
+    lists = between.join(f"[{json.dumps(one)}]" for one in said)  # May be two drafts
+    assert read_turn(f"{THINK}<outputs>{lists}</outputs>", KNOWN, tolerant=True).operations is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        '"target_memory_id": " m1"',
+        '"target_memory_id": "[m1]"',
+        '"target_memory_id": "`m1`:"',
+        '"id": "m1"',
+        '"memory_id": "m1"',
+    ],
+)
+def test_a_memory_is_named_in_other_ways(target: str) -> None:
+    turn = read_turn(
+        f'{THINK}<outputs>[{{"text": "Ann runs.", "event": "UPDATE", {target}}}]</outputs>', KNOWN, tolerant=True
+    )
+    assert turn.operations == (Operation(Event.UPDATE, "Ann runs.", "m1"),) and turn.violations
+    for odd in (target, '"id": 0', '"target_memory_id": 3', '"target_memory_id": {}'):
+        add = f'{THINK}<outputs>{{"operations": [{{"text": "Ann runs.", "event": "ADD", {odd}}}]}}</outputs>'
+        turn = read_turn(add, KNOWN, tolerant=True)
+        assert turn.operations == (Operation(Event.ADD, "Ann runs."),) and turn.violations
+
+
+def test_markdown_escapes_its_underscores() -> None:
+    text = THINK + r'<outputs>{"operations": [{"text": "kim\_x", "event": "NONE", "target\_memory\_id": "m1"}]}</outputs>'
+    assert read_turn(text, KNOWN, tolerant=True).operations == (Operation(Event.NONE, "kim_x", "m1"),)
+    assert read_turn(text, KNOWN).operations is None
+
+
+def test_facts_in_a_wrapper_are_read() -> None:
+    for wrapped in (
+        {"outputs": {"operations": [{"text": "Ann runs.", "event": "ADD"}]}},
+        {"answer": {"facts": ["Ann runs."]}},
+    ):
+        assert read_facts(json.dumps(wrapped)).facts == ("Ann runs.",)
+
+
 def test_a_list_that_repeats_itself_to_the_limit_counts_once_as_far_as_it_is_whole() -> None:
     one = '{"text": "Ann runs.", "event": "ADD"}'
     for body in (f"[{f'{one}, ' * 50}", f"[{one}]\n" * 50, f"{one}\n" * 50, f'{{"operations": [{one}]}}\n' * 50):
@@ -217,6 +261,10 @@ def test_a_list_that_repeats_itself_to_the_limit_counts_once_as_far_as_it_is_who
         "{'name': 'search_memory', 'arguments': {'query_list': ['home', 'job',]}}",
         '<tool_call>\n```json\n{"name": "search_memory", "arguments": {"query_list": ["home", "job"]}}\n```\n</tool_call>',
         '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["home", "job"]}}',
+        r'<tool_call>{"name": "search_memory", "arguments": "{\"query_list\": [\"home\", \"job\"]}"}</tool_call>',
+        '<tool_call>{"name": "search_memory", "parameters": {"query_list": ["home", "job"]}}</tool_call>',
+        '{"tool_calls": [{"function": {"name": "search_memory", "arguments": {"query_list": ["home", "job"]}}}]}',
+        '[{"name": "search_memory", "arguments": {"query_list": ["home", "job"]}}]',
     ],
 )
 def test_searches_are_read_alike(call: str) -> None:
