@@ -279,7 +279,6 @@ def _read_outputs(outputs: Any, known_ids: Collection[str], tolerant: bool) -> t
 
 _EVENTS = frozenset(Event)
 _OPERATION_KEYS = {"text", "event", "target_memory_id"}
-_AROUND_ID = " \t\n[]()<>{}\"'`#*:."
 
 
 def _read_operation(entry: Any, tolerant: bool) -> tuple[Operation | None, Violation | None]:
@@ -288,11 +287,8 @@ def _read_operation(entry: Any, tolerant: bool) -> tuple[Operation | None, Viola
         return None, Violation.BAD_OPERATION
     known = str(name).strip().upper() if tolerant else name
     target = written = entry.get("target_memory_id")
-    if tolerant and known == Event.ADD:
-        target = written if _is_text(written) else None
-    elif tolerant:
-        target = entry.get("memory_id", entry.get("id")) if written is None else written
-        target = target.strip(_AROUND_ID) if isinstance(target, str) else target
+    if tolerant and known == Event.ADD and not _is_text(target):
+        target = None  # It has no use for one
     if known not in _EVENTS or (target is not None and not _is_text(target)):
         return None, Violation.BAD_OPERATION
     event = Event(known)
