@@ -83,13 +83,14 @@ def conditions_of(filters: object) -> Iterator[tuple[str, object]]:
 
 
 def similar_key(key: str, known: Iterable[str]) -> str | None:
-    """What a key that is not known may be meant for; another number in it is no slip, as in ``item_1`` and ``item_2``."""
+    """What a key that is not known may be meant for; another number or short word is none: ``item_1`` and ``item_2``."""
 
     def plain(name: str) -> str:
         return re.sub(r"[\W_]", "", name.casefold())
 
     def letters(name: str) -> str:
-        return re.sub(r"\d", "", plain(name))
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+        return plain(re.sub(r"\d|(?<![^\W_])[^\W_]{1,2}(?![^\W_])", "", words))  # created_by, createdAt
 
     forms = {plain(one): one for one in known if plain(one) == plain(key) or letters(one) != letters(key)}
     return next((forms[form] for form in get_close_matches(plain(key), forms, 1, 0.75)), None)

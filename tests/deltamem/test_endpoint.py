@@ -398,11 +398,11 @@ async def test_an_endpoint_that_refuses_all_that_it_is_sent_is_asked_a_bounded_n
     def never(body: dict[str, Any]) -> Reply:
         names = ", ".join(set(body) - {"model", "messages"}) or "nothing"
         return failure(
-            400, f"unsupported: {names}. max_tokens is too large: it must be less than {body.get('max_tokens', 5) - 1}"
+            400, f"unsupported: {names}. max_tokens is too large: it must be less than {body.get('max_tokens', 500) - 1}"
         )
 
     with serve(never) as server, pytest.raises(LLMError):
-        await LLM(server.url, "tiny", max_retries=0).chat(ASKED, temperature=0, max_tokens=64, seed=1, extra_body={"n": 1})
+        await LLM(server.url, "tiny", max_retries=0).chat(ASKED, temperature=0, max_tokens=640, seed=1, extra_body={"n": 1})
     assert len(server.requests) <= 6
 
 
@@ -416,7 +416,7 @@ async def test_the_other_name_is_not_used_where_both_are_refused_or_it_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("window", "words", "too_long"), [(1024, 700, True), (1024, 100, False), (None, 5000, True), (None, 700, False)]
+    ("window", "words", "too_long"), [(1024, 450, True), (1024, 100, False), (None, 5000, True), (None, 700, False)]
 )
 async def test_a_refusal_without_a_reason_may_mean_that_the_window_is_full(
     window: int | None, words: int, too_long: bool
@@ -559,6 +559,9 @@ async def test_terms_are_not_kept_for_ever(later: Callable[[], None]) -> None:
         later()
         await llm.chat(ASKED, temperature=0, max_tokens=9000)
         assert llm.traits.terms.known == known and known.most_tokens == 4096
+        later()
+        await llm.chat(ASKED, temperature=0, max_tokens=16)  # whose length is not changed
+        assert llm.traits.terms.known == known
         takes.pop(0)
         await llm.chat(ASKED, temperature=0, max_tokens=9000)  # not yet
         later()

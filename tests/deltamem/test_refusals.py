@@ -155,12 +155,14 @@ REPEATED = "temperature is not supported, the context length exceeded 8192 token
     [
         f"Could not read messages[0]: {{'role': 'user', 'content': '{REPEATED}'}}",
         f"Invalid character near {REPEATED[10:80]!r}",
+        "Cannot read 'seed unsupported' in messages[2]",
         json.dumps({"role": "user", "content": f"bye\n{REPEATED}\nbye"}),
         str([{"type": "value_error", "loc": ("body",), "msg": "Bad", "input": {"temperature": "is not supported"}}]),
     ],
 )
 def test_what_a_refusal_quotes_of_the_prompt_says_nothing(said: str) -> None:
     messages = [{"role": "user", "content": f"bye\n{REPEATED}\nbye"}, {"role": "user", "content": REPEATED}]
+    messages.append({"role": "user", "content": "seed unsupported"})
     error = refused(400, {"error": {"message": said}}, {"messages": messages})
     assert not isinstance(error, ContextLengthError) and not refused_options(error, SENT)
     assert isinstance(refused(400, f"{said}: prompt is too long: 9 tokens > 8", {"messages": messages}), ContextLengthError)
