@@ -19,6 +19,7 @@ from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation
 from deltamem.text_files import read_lines, text_lines
+from deltamem.zones import iso_time
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
@@ -325,8 +326,8 @@ class _FileDialogue(_StrictFile):
     @classmethod
     def _iso_time(cls, value: Any) -> datetime:
         try:
-            return datetime.fromisoformat(value)
-        except (TypeError, ValueError):
+            return iso_time(value)
+        except (AttributeError, ValueError):
             raise PydanticCustomError("time", "expected an ISO 8601 time such as 2026-04-05T20:01") from None
 
 

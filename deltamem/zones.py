@@ -55,6 +55,15 @@ class LocalTime(NamedTuple):
     zone: Zone
 
 
+def iso_time(text: str) -> datetime:
+    """A time as ISO 8601 writes it, or RFC 3339 in small letters; its offset is kept.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    return datetime.fromisoformat(text.upper())
+
+
 def utc_now() -> datetime:
     """The present time. Everything that dates what a person says reads this clock."""
     return datetime.now(UTC)
@@ -93,11 +102,13 @@ def process_zone(setting: str | None, *, serves: bool) -> Zone:
     """
     if setting is not None:
         return named_zone(setting, "setting")
-    chosen = os.environ.get("TZ", "").removeprefix(":")
-    if serves and not chosen:
+    chosen = os.environ.get("TZ")
+    name = (chosen or "").removeprefix(":")
+    if serves and not name:
         return Zone("UTC", "default")
-    linked = str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
-    return Zone(chosen or linked or time.tzname[0], "machine", None)
+    if chosen is None or name.startswith("/"):  # an empty one stands for UTC
+        name = str(Path(name or "/etc/localtime").resolve()).partition("zoneinfo/")[2]
+    return Zone(name or time.tzname[0], "machine", None)
 
 
 def local_now(requested: str | None, owners: str | None, otherwise: Zone) -> LocalTime:

@@ -34,6 +34,7 @@ from deltamem.records import (
     ZoneRecord,
     similarity,
 )
+from deltamem.zones import iso_time
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Ranking, Searcher, SearcherKind, UserStore
@@ -342,7 +343,7 @@ def retract(options: Options, memory_id: MemoryId, actor: Actor = _ACTOR) -> Non
 
 def _parse_time(text: str | None) -> datetime | None:
     try:
-        return None if text is None else datetime.fromisoformat(text)
+        return None if text is None else iso_time(text)
     except ValueError:
         raise DeltaMemError(f"--time: {text!r} is no ISO 8601 time such as 2026-03-02T09:00") from None
 

@@ -35,7 +35,7 @@ from deltamem.journal.records import (
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
 from deltamem.text import normalised
-from deltamem.zones import named_zone
+from deltamem.zones import iso_time, named_zone
 
 Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
@@ -121,7 +121,7 @@ class OwnerJournal:
         if self.session_position(text) is not None:
             return text
         try:
-            return datetime.fromisoformat(text)
+            return iso_time(text)
         except ValueError:
             raise NotFoundError(
                 f"{text!r} is no session in the memory of {self.name!r}, no position such as @3 and no ISO 8601 time"

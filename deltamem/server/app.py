@@ -191,13 +191,16 @@ def _check(scope: Scope, limit: int) -> None:
             unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
         raise Problem(400, "the address is not valid UTF-8") from None
+    requested = {value.decode("latin-1") for name, value in scope["headers"] if name == zones.HEADER.lower().encode()}
+    if len(requested) > 1:
+        raise Problem(400, f"{zones.HEADER} is there more than once")
+    # Whatever is asked: a mistake in it shall not show only when something comes without a time.
+    for zone in requested:
+        zones.named_zone(zone, "request")
     for name, value in scope["headers"]:
         # Before it is sent; a body that does not say how long it is, is counted as it comes.
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise Problem(413, TOO_LARGE)
-        # Whatever is asked: a mistake in it shall not show only when something comes without a time.
-        if name == zones.HEADER.lower().encode():
-            zones.named_zone(value.decode("latin-1"), "request")
 
 
 def _page_router() -> APIRouter:

@@ -25,7 +25,7 @@ from deltamem.records import EntryRecord, FoundMemory, OriginRecord, StepRecord,
 from deltamem.server.problems import Problem
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
-from deltamem.zones import LocalTime, Zone, requested_zone
+from deltamem.zones import LocalTime, Zone, iso_time, requested_zone
 
 FILTER = {"$ref": "#/components/schemas/Filter"}
 _TEXT = {"type": "string"}
@@ -72,7 +72,7 @@ def _time(value: object) -> datetime:
     if not isinstance(value, str):
         raise ValueError("a time is an ISO 8601 text")
     try:
-        return datetime.fromisoformat(value)
+        return iso_time(value)
     except ValueError:
         raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from deltamem.filters import MOST_NESTED, FilterError, Test, conditions_of, read_filter, similar_key
 from deltamem.memory import FILTER_WORDS, Memory, Value
-from deltamem.zones import Zone
+from deltamem.zones import Zone, iso_time
 
 ENTITIES = ("agent_id", "app_id", "run_id")
 """What mem0 files memories under besides their user; here keys of the metadata."""
@@ -74,7 +74,7 @@ def read_time(given: object, where: str, zone: Zone = _UTC) -> datetime:
     """A time as mem0 takes it: ISO 8601, also only the date, or seconds since 1970, for the wall clock of a zone."""
     try:
         if isinstance(given, str):
-            return datetime.fromisoformat(given)
+            return iso_time(given)
         if isinstance(given, int | float) and not isinstance(given, bool):
             return zone.at(datetime.fromtimestamp(given, UTC))
     except (ValueError, OverflowError, OSError):

@@ -83,6 +83,13 @@ def test_the_zone_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
                 zone = process_zone(None, serves=serves)
                 assert zone == Zone(chosen.removeprefix(":"), "machine")
                 assert zone.at(datetime(2026, 1, 2, 2, 30, tzinfo=UTC)).isoformat()[11:] == clock
+        # As the C library has it, an empty one stands for UTC; a path is not part of a name.
+        for chosen, name in (("", "UTC"), (":/usr/share/zoneinfo/Asia/Tokyo", "Asia/Tokyo")):
+            monkeypatch.setenv("TZ", chosen)
+            time.tzset()
+            assert process_zone(None, serves=False) == Zone(name, "machine")
+        monkeypatch.setenv("TZ", "")
+        assert process_zone(None, serves=True) == Zone("UTC", "default")
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -1,11 +1,13 @@
 """The person's day by native routes, MCP and commands: offsets stay, and what has no time is dated where they are."""
 
+import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from episode_texts import WordEmbedder
 from mcp import Client
@@ -17,6 +19,7 @@ from typer.testing import CliRunner
 
 from deltamem import zones
 from deltamem.cli.app import app
+from deltamem.sessions import read_dialogues
 
 GIVEN = ("2026-06-01T21:30:00-05:00", "2026-06-01T21:30:00", "2026-06-02T02:30:00+00:00", "2026-11-01T01:30:00+05:45")
 EVENING = datetime(2026, 6, 2, 2, 30, tzinfo=UTC)
@@ -57,6 +60,20 @@ async def test_a_time_that_is_given_stays_as_it_is(server: Server, time: str) ->
         assert len(ok(http.get(f"{ANN}/memories", params={"at": point.isoformat()}))["memories"]) == 3
 
 
+async def test_a_time_in_small_letters(server: Server) -> None:
+    """RFC 3339 has it."""
+    time, read = "2026-06-01t21:30:00z", "2026-06-01T21:30:00+00:00"
+    http = server.client(**{"X-DeltaMem-Owner": "ann"})
+    done = ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Boston.", wait=LONG) | {"time": time}))
+    assert done["time"] == read
+    assert len(ok(http.get(f"{ANN}/memories", params={"at": time}))["memories"]) == 1
+    async with over_http(server, None, **{"X-DeltaMem-Owner": "ann"}) as client:
+        assert (await call(client, "add_memory", text="My dog is Rex.", time=time))["time"] == read
+    line = {"id": "s", "time": time, "turns": [{"role": "user", "content": "Hello"}]}
+    [session] = read_dialogues(io.StringIO(json.dumps(line)), "ann", "Ann")
+    assert session.time.isoformat() == read
+
+
 @clocks
 async def test_without_a_time_the_persons_clock_counts(
     server: Server, owners: str | None, requested: str | None, clock: str, zone: dict[str, str]
@@ -94,6 +111,11 @@ def test_a_zone_that_there_is_not_is_400_whatever_is_asked(server: Server) -> No
     assert "Mars" in problem(http.patch(ANN, json={"timezone": "Mars/Base"}), 400)
     problem(http.patch(ANN, json={"timezone": ""}), 422)
     assert not server.service.known("ann")
+    memory = {"memories": [{"text": "Ann runs."}]}
+    for other, status in (("America/Denver", 400), ("Asia/Tokyo", 201)):
+        zones = [("X-Timezone", "Asia/Tokyo"), ("X-Timezone", other)]
+        said = httpx.post(f"{server.url}{ANN}/memories", json=memory, headers=zones)
+        assert said.status_code == status, said.text
 
 
 async def test_a_server_without_a_model_dates_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +149,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "Mars/Base" in run("remember", "Ann runs.", "--timezone", "Mars/Base", code=2)
     assert not (tmp_path / "bank").exists()
-    assert run("remember", "Ann runs.", "--time", GIVEN[0])["timezone"] is None
+    assert run("remember", "Ann runs.", "--time", GIVEN[0].replace("T", "t"))["timezone"] is None
     assert run("remember", "Ann swims.")["timezone"]["source"] == "machine"
     assert run("remember", "Ann reads.", "--timezone", "America/Denver")["timezone"]["source"] == "setting"
     assert run("timezone") == {"owner": "ann", "timezone": None}
