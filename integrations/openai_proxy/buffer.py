@@ -226,13 +226,14 @@ class Conversations(PluginStore):
 def _quotes(connection: sqlite3.Connection, owner_id: int, text: str) -> bool:
     """Whether a text repeats the last exchange of a conversation that goes on, question and answer, as transcripts do."""
     query = "SELECT id FROM conversations WHERE owner_id = ? AND began_at IS NOT NULL ORDER BY touched_at DESC LIMIT ?"
-    letters = letters_of(text)
+    letters = letters_of(text.replace("\\n", "\n"))  # some write them as JSON
     for (conversation,) in connection.execute(query, (owner_id, _CANDIDATES)).fetchall():
         query = "SELECT content FROM turns WHERE conversation_id = ? AND content <> '' ORDER BY place DESC LIMIT 2"
         last = [letters_of(row[0]) for row in connection.execute(query, (conversation,)).fetchall()]
         if len(last) == 2 and all(last):
-            answer, question = (re.escape(last[0][:_QUOTED]), re.escape(last[1][-_QUOTED:]))
-            if re.search(f"{question}(?:role)?(?:assistant|ai|bot|model)(?:content)?{answer}", letters):
+            answer, question = re.escape(last[0][:_QUOTED]), re.escape(last[1][-_QUOTED:])
+            asked = "(?:user|human)(?:content)?" if len(last[1]) <= _QUOTED else ""
+            if re.search(f"{asked}{question}(?:role)?(?:assistant|ai|bot|model)(?:content)?{answer}", letters):
                 return True
     return False
 

@@ -1,5 +1,6 @@
 """Conversations that are kept while they go on: each turn once, whatever part of the history a request brings."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -183,6 +184,32 @@ def test_an_image_or_a_tool_after_a_session_brings_nothing_back(journal: Journal
     assert end(journal) == []
     exchange(owner, "4", "u1", "a:The answer is")
     assert kept(journal, owner) == {"s": ["u1", "a:1"], "s/2": ["a:2", "a:3", "u1", "a:The answer is", "a:4"]}
+
+
+ASKED, ANSWERED = "My city\nis *Boston*." + " Far away." * 50, "I see:\n\n- **it is**" + " far." * 200
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        (f"### Task: tags\n<chat_history>\nUSER: {ASKED}\nASSISTANT: {ANSWERED}\nUSER: And?\n</chat_history>", False),
+        (f"Conversation:\nUser: {ASKED}\nAI: {ANSWERED[:500]}...\nA title of five words:", False),
+        (json.dumps([{"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED}]), False),
+        (f"USER: Hi\nASSISTANT: {ANSWERED}", True),
+        (f"USER: {ASKED}\nASSISTANT: No.", True),
+        ("Hi AI. Hello! My name is Ann.", True),
+        ("USER: Hi\nASSISTANT: Hello!", False),
+        ("USER: Hi\nASSISTANT: No.", True),
+    ],
+)
+def test_a_transcript_of_what_is_kept_is_not_what_the_person_says(
+    journal: Journal, owner: OwnerJournal, text: str, is_kept: bool
+) -> None:
+    exchange(owner, ANSWERED, ASKED, name=None)
+    exchange(owner, "Hello!", "Hi", name=None)
+    store = owner.files.beside(Conversations)
+    assert (store.keep(owner, None, turns(text), "Ann", START) is not None) is is_kept
+    assert store.keep(journal.owner("bob"), None, turns(text), "Bob", START) is not None
 
 
 @pytest.mark.parametrize("name", ["s", None])
