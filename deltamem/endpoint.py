@@ -339,6 +339,10 @@ class LearnedTerms:
                     return result, self.known != before
 
 
+NO_THINKING: Mapping[str, object] = {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "none"}
+"""How servers are told that a model should not think: vLLM, SGLang and llama.cpp by the first, Ollama by the second."""
+
+
 @dataclass(slots=True)
 class EndpointTraits:
     """What an endpoint takes for one of its models, as far as this process has found out."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.config import StrictModel
-from deltamem.endpoint import AnswerSchema, EndpointTraits, Refusal, endpoint_traits, refusal
+from deltamem.endpoint import NO_THINKING, AnswerSchema, EndpointTraits, Refusal, endpoint_traits, refusal
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.refusals import explain, is_unfinished, overflows, quoted, words_of
 from deltamem.sqlite import Database, FileKind
@@ -455,6 +456,8 @@ class LLM:
         The way is learned once (`deltamem.endpoint`). The text is what the model wrote, perhaps with thinking; endpoints may
         ignore a schema, so the reader has to check (`deltamem.replies`). The messages should ask for JSON by that word, on
         which OpenAI insists where it is not given the schema. A cached answer counts, in whatever way it was obtained.
+        Thoughts eat up the tokens of the answer, so a model that is seen to think is told not to from then on, unless
+        `extra_body` says otherwise.
 
         Raises:
             ContextLengthError, LLMError, DeltaMemError: As `chat`; if no way is taken, that of the first refusal.
@@ -469,12 +472,28 @@ class LLM:
         for request in requests.values():
             if (known := await self._recall(request, scope, sample)) is not None:
                 return known.as_object()
-        ways = {way: functools.partial(self._ask_and_keep, request, scope, sample) for way, request in requests.items()}
+        traits = self.traits
+
+        async def ask(added: Mapping[str, object]) -> Answer:
+            send = functools.partial(self._ask_and_keep, scope=scope, sample=sample, added=added)
+            ways = {way: functools.partial(send, request) for way, request in requests.items()}
+            return (await traits.object_way.ask(ways, refusal)).as_object()
+
         try:
-            answer = await self.traits.object_way.ask(ways, refusal)
+            if traits.thinks and not traits.thinks_on:
+                try:
+                    return await ask(NO_THINKING)
+                except LLMError as error:
+                    if refusal(error) not in (Refusal.DOUBT, Refusal.FORM):
+                        raise
+                answer = await ask({})
+                traits.thinks_on = True  # what we had added was at fault, though the refusal did not name it
+            else:
+                answer = await ask({})
         except LLMError as error:
             raise self._or_too_long(error, messages) from error.__cause__
-        return answer.as_object()
+        traits.thinks |= answer.thought
+        return answer
 
     def _or_too_long(self, error: LLMError, messages: Sequence[Mapping[str, object]]) -> LLMError:
         """The error, or a `ContextLengthError` in its place where that may be the reason and no other is given."""
@@ -500,9 +519,11 @@ class LLM:
         calls = tuple(ToolCall(**call) for call in stored.pop("tool_calls", ()))
         return Answer(**stored, tool_calls=calls, truncated=False, cached=True)
 
-    async def _ask_and_keep(self, request: dict[str, Any], scope: str, sample: int) -> Answer:
+    async def _ask_and_keep(
+        self, request: dict[str, Any], scope: str, sample: int, added: Mapping[str, object] = MappingProxyType({})
+    ) -> Answer:
         key = self._cache_key(request, sample)  # of now: another model may be served under the name when the answer comes
-        answer = await self._ask(request)
+        answer = await self._ask(request, added)
         if self.cache is not None and not answer.truncated:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
             if answer.tool_calls:
@@ -553,8 +574,9 @@ class LLM:
         if connection is not None:
             await connection.client.close()
 
-    async def _ask(self, request: dict[str, Any]) -> Answer:
-        body = {name: value for name, value in request.items() if name != "extra_body"} | request.get("extra_body", {})
+    async def _ask(self, request: dict[str, Any], added: Mapping[str, object] = MappingProxyType({})) -> Answer:
+        given = {name: value for name, value in request.items() if name != "extra_body"}
+        body = {**added, **given, **request.get("extra_body", {})}
         sent = 0
 
         async def exchange(fitted: dict[str, Any]) -> ChatReply:

@@ -14,9 +14,8 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_chec
 from deltamem.assisted import AnyEpisode, AssistedConfig, AssistedEpisode, begin_episode
 from deltamem.bank.base import Hit, SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
-from deltamem.endpoint import AnswerSchema, Refusal, refusal
+from deltamem.endpoint import AnswerSchema
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
-from deltamem.errors import LLMError
 from deltamem.llm import LLM, Answer, Usage
 from deltamem.sessions import LabelledSession, Session
 
@@ -110,8 +109,6 @@ async def complete_object(policy: Policy, messages: Sequence[Message], schema: A
 
 
 ToolRole = Literal["tool", "user"]
-NO_THINKING: Mapping[str, object] = {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "none"}
-"""How servers are told that a model should not think: vLLM, SGLang and llama.cpp by the first, Ollama by the second."""
 
 
 class EndpointPolicy:
@@ -184,35 +181,20 @@ class EndpointPolicy:
     async def complete_object(self, messages: Sequence[Message], schema: AnswerSchema) -> Completion:
         """Write one JSON object, as `LLM.chat_object`; `guided` does not count here.
 
-        Thoughts eat up the tokens of the answer, so a model that has been seen to think is told not to from then on, unless
-        the `extra_body` says otherwise.
-
         Raises:
             ContextLengthError: If the conversation does not fit the model's window.
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
-        traits = self.llm.traits
-        ask = partial(
-            self.llm.chat_object,
+        answer = await self.llm.chat_object(
             [self._sent(message) for message in messages],
             schema,
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
+            extra_body=self._extra_body,
             scope=self._scope,
             sample=self._sample,
         )
-        if traits.thinks and not traits.thinks_on:
-            try:
-                return self._completion(await ask(extra_body={**NO_THINKING, **(self._extra_body or {})}))
-            except LLMError as error:
-                if refusal(error) not in (Refusal.DOUBT, Refusal.FORM):
-                    raise
-            answer = await ask(extra_body=self._extra_body)
-            traits.thinks_on = True  # what we had added was at fault, though the refusal did not name it
-        else:
-            answer = await ask(extra_body=self._extra_body)
-        traits.thinks |= answer.thought
         return self._completion(answer)
 
     def _completion(self, answer: Answer) -> Completion:

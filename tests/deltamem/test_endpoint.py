@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from scripted_server import Reply, Script, completion, failure, present_day, replies, serve, too_long
 
-from deltamem.endpoint import AnswerSchema, Learned, ObjectWay, Refusal, Retrial, Terms, endpoint_traits
+from deltamem.endpoint import NO_THINKING, AnswerSchema, Learned, ObjectWay, Refusal, Retrial, Terms, endpoint_traits
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, LLMError
 from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache
-from deltamem.policy import NO_THINKING, Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
+from deltamem.policy import Completion, EndpointPolicy, MeteredPolicy, SchemaPolicy, complete_object
 from deltamem.refusals import OptionRefusal
 
 TEXT = {"type": "string", "maxLength": 80}
