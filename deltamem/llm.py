@@ -523,7 +523,7 @@ class LLM:
         self, request: dict[str, Any], scope: str, sample: int, added: Mapping[str, object] = MappingProxyType({})
     ) -> Answer:
         key = self._cache_key(request, sample)  # of now: another model may be served under the name when the answer comes
-        answer = await self._ask(request, added)
+        answer = await self._ask({**added, **request})
         if self.cache is not None and not answer.truncated:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
             if answer.tool_calls:
@@ -574,9 +574,8 @@ class LLM:
         if connection is not None:
             await connection.client.close()
 
-    async def _ask(self, request: dict[str, Any], added: Mapping[str, object] = MappingProxyType({})) -> Answer:
-        given = {name: value for name, value in request.items() if name != "extra_body"}
-        body = {**added, **given, **request.get("extra_body", {})}
+    async def _ask(self, request: dict[str, Any]) -> Answer:
+        body = {name: value for name, value in request.items() if name != "extra_body"} | request.get("extra_body", {})
         sent = 0
 
         async def exchange(fitted: dict[str, Any]) -> ChatReply:
