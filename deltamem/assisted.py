@@ -12,11 +12,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from itertools import count, pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
@@ -27,13 +26,11 @@ from deltamem.dedup import Adjustment
 from deltamem.endpoint import AnswerSchema
 from deltamem.episode import REFUSALS, Episode, EpisodeConfig, EpisodeLog, Finished, Message, Search, Violation
 from deltamem.memory import Event, Memory, Operation, check
+from deltamem.own_words import FIRST_PERSON, LONGEST_FACT, NamedDialogue, OwnWords, begins_with, one_line
 from deltamem.prompts import load_prompt
 from deltamem.replies import after_thinking, json_pieces, json_values, without_thinking
-from deltamem.sessions import CONTROL_MARK, Role, Session, Turn
+from deltamem.sessions import Role, Session, Turn
 from deltamem.text import (
-    MONTHS,
-    STOP_WORDS,
-    WEEKDAYS,
     Kind,
     content_stems,
     marked_words,
@@ -41,13 +38,9 @@ from deltamem.text import (
     normalised,
     salient,
     salient_items,
-    stem,
-    words,
 )
 
 _MOST_FACTS = 40  # Of one answer: more are repetitions without an end
-_LONGEST_FACT = 400  # Characters
-_SPEAKER = re.compile(r"([^\W\d_][^\s:]{0,29}(?: [^\s:]{1,30}){0,3}): ")  # Up to four words
 
 
 class AssistedConfig(StrictModel):
@@ -60,7 +53,7 @@ class AssistedConfig(StrictModel):
     """Least cosine similarity of a memory that a fact is compared with. On the development set (MiniLM) the 37 memories that
     have to be changed are at .57 or nearer to their new text, and 16 of 17 that the 1.5B model changed wrongly below .56."""
     support: float = Field(default=0.5, ge=0, le=1)
-    """Share of a fact's words that must have been said, see `OwnWords`; 0 keeps all facts."""
+    """Share of a fact's words that must have been said, see `deltamem.own_words.OwnWords`; 0 keeps all facts."""
     part_tokens: PositiveInt | None = None
     """Longest dialogue of one question, in estimated tokens; longer sessions are split. None: what the window takes."""
 
@@ -73,181 +66,6 @@ class AssistedConfig(StrictModel):
 
 
 _PROMPTS = ("assisted", "assisted_session", "assisted_compare")
-
-
-class NamedTurn(NamedTuple):
-    """One turn as the model sees it."""
-
-    speaker: str
-    text: str
-    own: bool  # Whether the owner of the memory says it
-
-
-class NamedDialogue(NamedTuple):
-    """The turns of a session with their speakers."""
-
-    person: str
-    other: str  # "assistant", or the name of the other person
-    utterances: tuple[NamedTurn, ...]
-
-    @classmethod
-    def of(cls, session: Session) -> NamedDialogue:
-        """In a conversation of two people all turns begin with their speaker's name (``Ana: Look!``), which is taken off.
-
-        Anything may stand before a colon ("My address: ..."), so the names have to differ, and the owner's has to be the
-        person's name unless both come again.
-        """
-        names: dict[Role, list[str]] = {"user": [], "assistant": []}
-        for turn in session.dialogue:
-            found = _SPEAKER.match(turn.content)
-            names[turn.role].append(found[1] if found else "")
-        person, other = _one_line(session.person_name), "assistant"
-        named = {role: of[0] for role, of in names.items() if of and of[0] and len(set(of)) == 1}
-        mine, theirs = named.get("user", ""), named.get("assistant", "")
-        of_person = bool(mine) and (_names(person, mine) or _names(mine, person))
-        come_again = len(names["user"]) > 1 and len(names["assistant"]) > 1
-        if not (of_person or (mine and theirs and come_again)) or normalised(mine) == normalised(theirs):
-            named = {}
-        elif theirs and normalised(theirs) != "assistant":
-            other = _one_line(theirs)
-        return cls(
-            person,
-            other,
-            tuple(
-                NamedTurn(
-                    person if turn.role == "user" else other,
-                    _one_line(turn.content[len(named[turn.role]) + 2 :] if turn.role in named else turn.content),
-                    turn.role == "user",
-                )
-                for turn in session.dialogue
-            ),
-        )
-
-    def lines(self) -> str:
-        """One utterance a line; those of the person are numbered."""
-        numbers = count(1)
-        return "\n".join(
-            f"[{next(numbers)}] {speaker}: {text}" if own else f"{speaker}: {text}" for speaker, text, own in self.utterances
-        )
-
-
-def _one_line(text: str) -> str:
-    """So that no text can pose as another line, or as a mark of a chat server."""
-    return " ".join(CONTROL_MARK.sub("< ", text).split())
-
-
-def _names(text: str, name: str) -> bool:
-    """Whether a text begins with a name, as whole words."""
-    sought = words(normalised(name))
-    return bool(sought) and words(normalised(text))[: len(sought)] == sought
-
-
-class OwnWords:
-    """Whether a fact was said by the person, by its words.
-
-    Enough of them must stand in the person's own lines, or fewer there (or a number of theirs) and enough in the questions
-    that they answer. What they say yes to, and what the other person of a conversation of two says to them, counts as
-    theirs. Whatever the words, numbers must have been said, and names with a mark such as C#. Dates do not count, as they
-    are reckoned, nor does the person's name. In conversations that are not English only numbers and marks are looked at,
-    for facts may be written in another language than they are told. Of the 152 labels of the development set 8 are refused
-    at .5.
-    """
-
-    def __init__(self, dialogue: NamedDialogue) -> None:
-        """Take the lines apart."""
-        self._name = content_stems(dialogue.person)
-        own = [one.text for one in dialogue.utterances if one.own]
-        self._sentences = [
-            said
-            for text in own
-            for said in _SENTENCE.split(text)
-            if len(said) <= _LONGEST_FACT and not said.endswith("?") and _FIRST_PERSON.search(said)
-        ]
-        taken_up = list(_taken_up(dialogue))
-        own += [said for said, agrees in taken_up if agrees]
-        if dialogue.other != "assistant":
-            others = [said for one in dialogue.utterances if not one.own for said in _SENTENCE.split(one.text)]
-            own += filter(self._is_to, others)
-        self._marked = frozenset[str]().union(*map(_marked_names, [*own, *(said for said, _ in taken_up)]))
-        self._own = frozenset[str]().union(*map(content_stems, own))
-        self._answered = self._own.union(*(content_stems(said) for said, _ in taken_up))
-        self._all = frozenset[str]().union(*(content_stems(one.text) for one in dialogue.utterances))
-        every = [word.casefold() for one in dialogue.utterances for word in words(one.text)]
-        grammar = sum(word in STOP_WORDS for word in every)
-        self._english = len(every) < _FEW_WORDS or grammar >= _LEAST_GRAMMAR * len(every)
-
-    def _is_to(self, sentence: str) -> bool:
-        found = {word.casefold() for word in words(sentence)}
-        return not found.isdisjoint({"you", "your"}) or not self._name.isdisjoint(map(stem, found))
-
-    def support(self, fact: str, known: str = "") -> tuple[float, float]:
-        """Share of a fact's words that the person says, and that they say or go along with or a known memory has."""
-        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
-        if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
-            share = float(bool(content_stems(fact) - self._name))
-            return share, share
-        return len(told & self._own) / len(told), len(told & (self._answered | content_stems(known))) / len(told)
-
-    def holds(self, fact: str, least: float, known: str = "") -> bool:
-        """Whether a fact has enough support."""
-        own, anybody = self.support(fact, known)
-        numbers = {item.text for item in salient_items(_DATE_WORDS.sub(" ", fact)) if item.kind is Kind.NUMBER}
-        if least and not numbers <= self._all | self._name | content_stems(known):
-            return False
-        if least and not _marked_names(fact) <= self._marked | _marked_names(known):
-            return False
-        some = own >= _LEAST_OWN * least and (anybody >= least or not numbers.isdisjoint(self._own))
-        return own >= least or some or not self._english
-
-    def sentence(self, fact: str, told: Iterable[str]) -> str | None:
-        """What the person says of themselves that a fact has most words of, and that no other fact has told, if anything.
-
-        A model that embroiders what was said has read something after all, and the person's own words are true.
-        """
-        sought = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
-        known = frozenset[str]().union(*map(content_stems, told))
-        best, most = None, 0
-        for said in self._sentences:
-            stems = content_stems(said)
-            if len(stems & sought) > most and 2 * len(stems & known) < len(stems):
-                best, most = said, len(stems & sought)
-        return best
-
-    def has(self, word: str) -> bool:
-        """Whether the person says a word, in any form."""
-        return stem(word.casefold()) in self._own
-
-
-def _marked_names(text: str) -> frozenset[str]:
-    """The words of a text that the mark at their end makes other names: c#, c++, a-."""
-    return frozenset(word for word in marked_words(text) if word[-1] in "#+-" and any(map(str.isalpha, word)))
-
-
-_LEAST_OWN = 0.4
-"""Of the support that is asked for: what the person's own lines must give where the other's give the rest."""
-
-_FEW_WORDS = 12  # Too few to tell a language by
-_LEAST_GRAMMAR = 0.25  # Share of English grammar words (`STOP_WORDS`) in English talk; of other languages it is about .1
-_SENTENCE = re.compile(r"(?<=[.!?])\s+")
-_YES = re.compile(
-    r"\W*(?:yes|yeah|yep|yup|right|exactly|correct|true|indeed|sure|of course|definitely|i do|i am|i did|i have)\b",
-    re.I,
-)
-_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE)
-_MONTH = "(?:" + "|".join(sorted(MONTHS, key=len, reverse=True)) + ")"
-_DAY = r"[0-3]?\d(?:st|nd|rd|th)?"
-_DATE_WORDS = re.compile(
-    rf"\b(?:{_DAY} (?:of )?{_MONTH}|{_MONTH} {_DAY}|{_MONTH}(?= (?:19|20)\d\d)|{'|'.join(WEEKDAYS)}|(?:19|20)\d\d)\b,?",
-    re.IGNORECASE,
-)
-
-
-def _taken_up(dialogue: NamedDialogue) -> Iterator[tuple[str, bool]]:
-    """What the other says that the person answers, by the question, or agrees to; and whether they agree."""
-    for one, reply in pairwise(dialogue.utterances):
-        if not one.own and reply.own:
-            agrees = _YES.match(reply.text) is not None
-            yield from ((said, agrees) for said in _SENTENCE.split(one.text) if agrees or said.endswith("?"))
 
 
 class _Example(StrictModel):
@@ -308,7 +126,7 @@ def _session_message(dialogue: NamedDialogue, time: datetime) -> Message:
 
 def _comparison_message(person: str, facts: Sequence[tuple[str, Mapping[str, str]]]) -> Message:
     listed = "\n".join(
-        "\n".join((f"{number}. {_one_line(fact)}", *(f"   {note}: {_one_line(text)}" for note, text in notes.items())))
+        "\n".join((f"{number}. {one_line(fact)}", *(f"   {note}: {one_line(text)}" for note, text in notes.items())))
         for number, (fact, notes) in enumerate(facts, start=1)
     )
     return Message(role="user", content=load_prompt("assisted_compare").fill(person=person, facts=listed))
@@ -425,7 +243,7 @@ class AssistedEpisode(EpisodeLog):
         if not self._config.schema_bound:
             return None
         if self._facts is None:
-            fact = {"line": {"type": "integer"}, "fact": {"type": "string", "maxLength": _LONGEST_FACT}}
+            fact = {"line": {"type": "integer"}, "fact": {"type": "string", "maxLength": LONGEST_FACT}}
             lines = sum(one.own for one in self._dialogue.utterances)
             facts = {"type": "array", "items": _closed(fact), "maxItems": min(_MOST_FACTS, 4 + 2 * lines)}
             return AnswerSchema("facts", _closed({"facts": facts}), "The facts that the person tells.")
@@ -500,7 +318,7 @@ class AssistedEpisode(EpisodeLog):
         for fact in facts[:_MOST_FACTS]:
             if not fact:
                 self._violations.append(Violation.EMPTY_TEXT)
-            elif len(fact) > _LONGEST_FACT:  # A copy of the conversation, or a repetition without an end
+            elif len(fact) > LONGEST_FACT:  # A copy of the conversation, or a repetition without an end
                 self._violations.append(Violation.BAD_OPERATION)
             elif self._is_of_other(fact):
                 self.adjustments[Adjustment.OTHER_SUBJECT] += 1
@@ -511,7 +329,7 @@ class AssistedEpisode(EpisodeLog):
                 invented.append(fact)
             elif normalised(fact) in kept:
                 self._violations.append(Violation.DUPLICATE_OPERATION)
-            elif _FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._dialogue.person):
+            elif FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._dialogue.person):
                 kept[normalised(fact)] = self._quote(fact)  # A line that was copied does not say whose it is
             else:
                 kept[normalised(fact)] = fact
@@ -527,9 +345,9 @@ class AssistedEpisode(EpisodeLog):
     def _is_of_other(self, fact: str) -> bool:
         """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""
         person, other = self._dialogue.person, self._dialogue.other
-        if other == "assistant" or not _names(fact, other):
+        if other == "assistant" or not begins_with(fact, other):
             return False
-        return not (_names(person, other) and _names(fact, person))
+        return not (begins_with(person, other) and begins_with(fact, person))
 
     def _is_request(self, fact: str) -> bool:
         """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""

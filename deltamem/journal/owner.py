@@ -34,7 +34,6 @@ from deltamem.journal.records import (
 )
 from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
-from deltamem.text import normalised
 from deltamem.zones import iso_time, named_zone
 
 Point = int | str | datetime | None
@@ -344,13 +343,11 @@ class OwnerJournal:
         have become current again since.
         """
         query = (
-            f"SELECT memory_number, before_text FROM {_CHANGES}"
-            " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC"
+            f"SELECT memory_number FROM {_CHANGES}"
+            " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC LIMIT 1"
         )
-        key = normalised(text)
-        # Compared once more, because hashes that earlier versions wrote leave out marks such as the # of C#.
-        found = (row for row in self._rows(query, rows.text_hash(text)) if normalised(row["before_text"]) == key)
-        return next((f"m{row['memory_number']}" for row in found), None)
+        number = self._value(query, rows.text_hash(text))
+        return None if number is None else f"m{number}"
 
     def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later; when this returns, it is on the disk.
