@@ -147,6 +147,18 @@ def test_a_client_need_not_wait_for_the_answer(journal: Journal, owner: OwnerJou
     assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:2"]}
 
 
+def test_an_answer_that_comes_after_its_session_is_known_and_not_kept(journal: Journal, owner: OwnerJournal) -> None:
+    first = keep(owner, "u1")
+    keep(owner, "u1", "u2")
+    assert end(journal) == ["s"]
+    answer(owner, "too late", first)
+    with journal.beside(Conversations).database.read() as connection:
+        key, content = connection.execute("SELECT key, content FROM turns WHERE place = ?", (first.number,)).fetchone()
+    assert key and content is None
+    keep(owner, "u1", "a:too late", "u2", "u3")
+    assert kept(journal, owner) == {"s": ["u1", "u2"], "s/2": ["u3"]}
+
+
 def test_calls_of_tools_that_say_nothing_keep_their_places(journal: Journal, owner: OwnerJournal) -> None:
     keep(owner, "u1")
     exchange(owner, "Let me look.", "u1", "a:")
