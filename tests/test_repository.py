@@ -84,6 +84,13 @@ def test_no_path_of_a_machine_and_no_host_of_a_registry() -> None:
     assert not found, "\n".join(found)
 
 
+def test_nothing_forks() -> None:
+    """A fork of a process with threads may wait for ever for a lock that one of them held, which cost a run of CI."""
+    forking = re.compile(r"""\bos\.for[k]\(|["']for[k]["']|\bmultiprocessing\.(?:Process|Pool)\(""")
+    found = [hit for hit in hits(forking) if hit.split(":")[0].endswith(".py")]
+    assert not found, "\n".join(found)
+
+
 def test_the_patterns_catch_what_they_are_for() -> None:
     parts = [("", "root", "x"), ("", "home", "ana", "x"), ("", "tmp", "x"), ("", "opt", "wheels"), ("", "Users", "ana")]
     for path in map("/".join, parts):

@@ -445,7 +445,7 @@ def test_a_reader_that_keeps_the_wal_from_being_emptied_is_told(tmp_path: Path, 
 
 def test_processes_may_share_a_file_that_none_has_made(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever for a lock of theirs
     start = context.Event()
     peers = [context.Process(target=fill, args=(path, peer, start)) for peer in range(PEERS)]
     for peer in peers:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -60,16 +61,19 @@ def test_nothing_remains_of_a_file_whose_name_cannot_be_taken(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
+SPAWN = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever for a lock of theirs
+
+
+def write_half(path: Path) -> None:
+    with atomic_writer(path) as file:
+        file.write("x" * 99_999)
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def killed_writer(path: Path) -> None:
     """A process that is killed in the middle of a file."""
-
-    def write() -> None:
-        with atomic_writer(path) as file:
-            file.write("x" * 99_999)
-            file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    process = FORK.Process(target=write)
+    process = SPAWN.Process(target=write_half, args=(path,))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -107,7 +111,6 @@ def test_writers_of_one_file_take_turns(tmp_path):
     assert list(tmp_path.iterdir()) == [path] and path.read_text() in texts
 
 
-FORK = multiprocessing.get_context("fork")
 TEXTS = st.text(st.characters(), max_size=12)
 VALUES = st.dictionaries(TEXTS, st.one_of(st.none(), st.integers(), TEXTS, st.lists(TEXTS, max_size=3)), max_size=3)
 PUTS = st.lists(st.tuples(st.sampled_from(["a", 'quo"te', "ü\n", "\ud800", "b", "c"]), VALUES), max_size=8)
@@ -153,17 +156,17 @@ def test_any_prefix_of_the_bytes_opens_to_a_prefix_of_the_puts(tmp_path_factory,
         assert contents(store) == dict(puts[:survivors]) | {"again": {"n": 1}}
 
 
+def put_for_ever(path: Path, there: Connection) -> None:
+    with JsonLinesStore(path) as store:
+        for number in itertools.count():
+            store.put(str(number), {"text": "x" * 50_000})
+            there.send(number)
+
+
 def test_a_killed_process_loses_at_most_the_value_it_was_writing(tmp_path):
     path = tmp_path / "store.jsonl"
-    here, there = FORK.Pipe()
-
-    def put_for_ever() -> None:
-        with JsonLinesStore(path) as store:
-            for number in itertools.count():
-                store.put(str(number), {"text": "x" * 50_000})
-                there.send(number)
-
-    process = FORK.Process(target=put_for_ever)
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=put_for_ever, args=(path, there))
     process.start()
     put = [here.recv() for _ in range(40)]
     with pytest.raises(DeltaMemError, match=f"^{re.escape(str(path))}: in use by another process"):
