@@ -137,7 +137,8 @@ def main() -> None:
     name, sizes = options.name, options.sizes
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "big"
-        writer = multiprocessing.get_context("spawn").Process(target=write, args=(name, data, sizes))  # whose memory is not the run's
+        # In a process of its own, whose memory is not the run's.
+        writer = multiprocessing.get_context("spawn").Process(target=write, args=(name, data, sizes))
         writer.start()
         writer.join()
         case = benchmark_cases.BEAM if name == "beam" else benchmark_cases.LONGMEMEVAL
