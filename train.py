@@ -16,11 +16,11 @@ from rich.console import Console
 
 from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RunStoppedError, atomic_writer, git_commit, run_stages, versions
+from deltamem.runs import RunStoppedError, atomic_writer, git_commit, run_stages, unfinished, versions
 from deltamem.training.config import TrainSettings, register_search_path
 from deltamem.training.interruption import NOT_FINISHED, listen, locked
 from deltamem.training.launch import TrainingFailedError
-from deltamem.training.pipeline import check_options, check_unchanged, stages, synthesis
+from deltamem.training.pipeline import STAGES, check_chosen, check_options, check_unchanged, needs_gpus, stages, synthesis
 from deltamem.training.preflight import check_start, preflight
 
 
@@ -35,7 +35,10 @@ def main(config: DictConfig) -> int:
     """
     listen()
     with open_dict(config):
-        checks = config.pop("preflight")
+        checks, only = config.pop("preflight"), config.pop("stages")
+    only = None if only is None else [only] if isinstance(only, str) else list(map(str, only))
+    if unknown := sorted(set(only or []) - set(STAGES)):
+        raise DeltaMemError(f"stages={unknown[0]}: expected some of {', '.join(STAGES)}")
     if checks not in (True, False, "skip"):
         raise DeltaMemError(f"preflight={checks}: expected true, false or skip")
     settings = validated(config.deltamem, TrainSettings)
@@ -56,26 +59,31 @@ def main(config: DictConfig) -> int:
     if checks is True:
         return preflight(config, settings, console)
     check_options(config, settings)
-    if not checks and (code := check_start(config, settings, console)):
+    if not checks and needs_gpus(settings, only) and (code := check_start(config, settings, console)):
         return code
     with locked(settings.out / "lock", patience=0.0):
-        return _run(config, settings, console)
+        return _run(config, settings, only, console)
 
 
-def _run(config: DictConfig, settings: TrainSettings, console: Console) -> int:
-    first = synthesis(settings)
+def _run(config: DictConfig, settings: TrainSettings, only: list[str] | None, console: Console) -> int:
+    first, markers = synthesis(settings), settings.out / "stages"
     check_unchanged(config, settings, first)
-    seconds = run_stages(first, settings.out / "stages", console.print)
+    seconds = run_stages(first, markers, console.print, only)
     todo = stages(config, settings, console)
     check_unchanged(config, settings, todo)
+    if only is not None:
+        check_chosen(only, [*first, *todo], markers)
     try:
-        seconds |= run_stages(todo, settings.out / "stages", console.print)
+        seconds |= run_stages(todo, markers, console.print, only)
     except TrainingFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except RunStoppedError as stopped:
         console.print(str(stopped), soft_wrap=True)
         return NOT_FINISHED
+    if left := unfinished(todo, markers):
+        console.print(f"stages: yet to run are {', '.join(left)}; the same command without stages= goes on with them")
+        return 0
     with atomic_writer(settings.out / "train.json") as file:
         made = {"seconds": seconds, "seed": settings.seed, "git_commit": git_commit(), "versions": versions()}
         json.dump(made, file, indent=2)

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -351,23 +351,39 @@ def changed_stage(stages: Sequence[Stage], folder: Path) -> str | None:
     return None
 
 
-def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], None]) -> dict[str, float]:
-    """Run the stages that are not done yet, in order; returns the seconds of each, as measured when it ran.
+def unfinished(stages: Sequence[Stage], folder: Path) -> list[str]:
+    """Names of the stages that are yet to run, in order.
 
     A stage is done if its marker in the folder carries the hash of its own inputs and of those of all stages before it, and
-    its output exists. `report` shows a line to the person who waits.
+    its output exists.
+    """
+    return [
+        stage.name
+        for stage, expected in zip(stages, _hashes(stages), strict=True)
+        if _read(folder / f"{stage.name}.json").get("inputs_sha256") != expected or not stage.output.exists()
+    ]
+
+
+def run_stages(
+    stages: Sequence[Stage], folder: Path, report: Callable[[str], None], only: Collection[str] | None = None
+) -> dict[str, float]:
+    """Run the stages that are not done yet (`unfinished`), in order; returns the seconds of each, as measured when it ran.
+
+    With `only` the stages of other names are left out. `report` shows a line to the person who waits.
 
     Raises:
         RunStoppedError: What a stage raised; if it is done, it is marked first.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    seconds = {}
+    seconds, todo = {}, unfinished(stages, folder)
     for number, (stage, expected) in enumerate(zip(stages, _hashes(stages), strict=True), start=1):
         marker = folder / f"{stage.name}.json"
         title = f"stage {number}/{len(stages)} {stage.name}"
         done = _read(marker)
-        if done.get("inputs_sha256") == expected and stage.output.exists():
+        if stage.name not in todo:
             report(f"{title}: done before")
+        elif only is not None and stage.name not in only:
+            continue
         else:
             marker.unlink(missing_ok=True)
             report(title)

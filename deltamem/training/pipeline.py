@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256
+from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256, unfinished
 from deltamem.training import data, models, token_limits
 from deltamem.training.checkpoints import latest_complete, whole_folder
 from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
@@ -61,6 +61,31 @@ def check_unchanged(config: DictConfig, settings: TrainSettings, listed: Sequenc
             f"{folder.parent}: the checkpoints there were made with another configuration (stage {name} would run again); "
             "choose another deltamem.out, or remove the folder to start over"
         )
+
+
+STAGES = ("synth", "data", "embeddings", "model", "warm_start", "lengths", "grpo", "export")
+"""All that there may be; a run has some of them."""
+_ON_GPUS = frozenset({"warm_start", "grpo"})
+
+
+def needs_gpus(settings: TrainSettings, only: Collection[str] | None) -> bool:
+    """Whether stages among `only` (None: all) need what is checked before a run on GPUs begins."""
+    return settings.cpu_threads is None and (only is None or not _ON_GPUS.isdisjoint(only))
+
+
+def check_chosen(only: Collection[str], listed: Sequence[Stage], folder: Path) -> None:
+    """Refuse to run only some stages if one of them needs what another has yet to make.
+
+    Every stage reads what those before it have left; only GRPO reads the embeddings.
+    """
+    names = [stage.name for stage in listed]
+    if unknown := sorted(set(only) - set(names)):
+        raise DeltaMemError(f"stages={unknown[0]}: no stage of this run; it has {', '.join(names)}")
+    for missing in unfinished(listed, folder):
+        rest = names[names.index(missing) + 1 :]
+        readers = [name for name in rest if name in only and (missing != "embeddings" or name in ("grpo", "export"))]
+        if missing not in only and readers:
+            raise DeltaMemError(f"stages: {readers[0]} needs {missing}, which is not done and not among them")
 
 
 def synthesis(settings: TrainSettings) -> list[Stage]:

@@ -50,6 +50,7 @@ def resolved(config: DictConfig) -> DictConfig:
     config = config.copy()
     with open_dict(config):
         config.pop("preflight")
+        config.pop("stages")
     OmegaConf.resolve(config)
     return config
 

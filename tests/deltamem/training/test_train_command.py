@@ -202,3 +202,34 @@ def test_a_preflight_of_a_sweep_ends_with_2_and_makes_nothing(tmp_path: Path) ->
     assert "/nowhere/sessions.jsonl: no such file" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_stages_that_need_no_gpu_run_where_there_is_none(started, tmp_path: Path, model_folder: Path, capsys) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=64, heldout=1)
+    paths = (
+        f"deltamem.out={tmp_path / 'run'}",
+        f"deltamem.sessions={sessions}",
+        f"actor_rollout_ref.model.path={model_folder}",
+    )
+    short = (
+        "deltamem.limits.thinking_tokens=8",
+        "deltamem.episode.max_turns=2",
+        "deltamem.episode.system_prompt=manager_compact",
+    )
+    given = ("+experiment=qwen0_6b", *paths, *short)
+    with pytest.raises(DeltaMemError, match="stages: lengths needs data, which is not done and not among them"):
+        started(*given, "stages=[lengths]")
+    for wrong in ("[data,length]", "length"):
+        with pytest.raises(DeltaMemError, match="stages=length: expected some of synth, data, embeddings"):
+            started(*given, f"stages={wrong}")
+    with pytest.raises(
+        DeltaMemError, match="stages=model: no stage of this run; it has data, embeddings, lengths, grpo, export"
+    ):
+        started(*given, "stages=model")
+    assert started(*given, "stages=[data,lengths]") == 0
+    out = capsys.readouterr().out
+    assert "stage 1/5 data: done before" in out and "stage 3/5 lengths: " in out
+    assert "stages: yet to run are embeddings, grpo, export" in out
+    assert (tmp_path / "run" / "lengths.json").is_file() and not (tmp_path / "run" / "grpo").exists()
+    # With the stage that needs them, the checks of GPUs come first.
+    assert started(*given, "stages=[embeddings,grpo]") == 2
