@@ -44,7 +44,7 @@ from eval.records import (
 )
 from eval.summarise import build_summary
 from eval.summary import Summary, write_summary
-from eval.systems.base import Memory, Passage, System, SystemUnavailableError
+from eval.systems.base import ExpectantMemory, Memory, Passage, System, SystemUnavailableError
 from eval.systems.kinds import asks_model
 
 FEW_RESAMPLES = 20
@@ -344,6 +344,9 @@ class Run:
             return done
 
         for number, step in enumerate(steps):
+            for memory, coming in zip(memories, step.sessions, strict=True):
+                if isinstance(memory, ExpectantMemory):
+                    memory.expect(coming)
             counts = enumerate(map(len, step.sessions))
             taken = await asyncio.gather(*(ingest(store, count) for store, count in counts))
             records = list(chain.from_iterable(taken))

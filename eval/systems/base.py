@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator
 
@@ -104,6 +104,15 @@ class Memory(Protocol):
 
     async def reset(self) -> None:
         """Forget everything."""
+        ...
+
+
+@runtime_checkable
+class ExpectantMemory(Protocol):
+    """A memory whose method begins with a batch of turns, which may be more than the first session has."""
+
+    def expect(self, sessions: Sequence[DialogueSession]) -> None:
+        """Say which sessions come next, before any of them is ingested: all up to the next question, and none beyond it."""
         ...
 
 

@@ -178,11 +178,12 @@ class IntentIndex:
             self.refresh()
         return self.stamp
 
-    async def add(self, steps: Sequence[Step], *, since: Stamp | None = None) -> int:
+    async def add(self, steps: Sequence[Step], *, ahead: Sequence[Step] = (), since: Stamp | None = None) -> int:
         """Label steps in order; those that are known already, by id, are left out. Each is kept before the next is labelled.
 
         Args:
             steps: The steps.
+            ahead: Steps that will be added after them; label spaces may be begun with them.
             since: What `begin` returned before they were made of something that may be forgotten meanwhile.
 
         Returns:
@@ -205,7 +206,7 @@ class IntentIndex:
                         raise StaleIntentsError(f"something of {self._log.collection!r} was forgotten meanwhile")
                     stamp = self.stamp
                     try:
-                        labelled = await self._labeller.label(step, self, new[number + 1 :])
+                        labelled = await self._labeller.label(step, self, [*new[number + 1 :], *ahead])
                         await self._write(without_parts(labelled, self._without), stamp)
                     except StaleIntentsError as error:
                         # Label it again, after what was written and without what was erased meanwhile

@@ -22,9 +22,8 @@ from papers.stitch.labels import Facet, LabelChange, LabelSpaces, new_label
 from papers.stitch.records import Intent, IntentFilter, ScopeNote, Snippet, Stamp, Step
 
 PROMPTS = ("seeds", "scope", "event", "note", "segment", "merge", "query")
-_NOTES = 3  # Notes of a scope that a call shows
+_NOTES = 10  # Notes of a scope that a call shows at most, the last ones
 _ALIGNED = 10  # Earlier steps of the same scope or event in which references are looked up
-_SEGMENT = 50  # Steps of a part that a note sums up at most, the last ones
 _SHOWN = 100  # Labels of an inventory that a call shows at most, the nearest ones
 
 
@@ -62,6 +61,8 @@ class _MergeGroup(_Answer):
 
 
 class _Merge(_Answer):
+    new_events: list[str]
+    new_entity_types: list[str]
     events: list[_MergeGroup]
     entity_types: list[_MergeGroup]
 
@@ -152,12 +153,17 @@ class LLMLabeller:
         if blank:  # nothing to ask a model about
             return Labelled(Snippet(step, Intent(going_on, ""), step.text, step.text), tuple(changes))
         spaces = LabelSpaces([*_of(history.spaces), *changes]) if changes else history.spaces
-        scope, event = await asyncio.gather(self._scope(task, going_on), self._event(task, spaces))
-        notes = []
-        if going_on and scope and scope.casefold() != going_on.casefold():
-            notes.append(await self._segment(going_on, task))
-        snippet = await self._note(task, scope, event, spaces)
-        return Labelled(snippet, tuple(changes), tuple(notes))
+        part, notes = _unnoted(history) if going_on else [], history.notes(going_on)
+        new: list[ScopeNote] = []
+        if len(part) == H_SCOPE:  # the first of them is about to leave what a scope is told from
+            new.append(await self._segment(going_on, notes, part, task))
+            part, notes = [], [*notes, new[0].text]
+        scope, event = await asyncio.gather(self._scope(task, going_on, notes), self._event(task, spaces))
+        stays = scope.casefold() == going_on.casefold()
+        if part and scope and not stays:
+            new.append(await self._segment(going_on, notes, part, task))
+        snippet = await self._note(task, scope, event, spaces, notes if stays else history.notes(scope))
+        return Labelled(snippet, tuple(changes), tuple(new))
 
     async def filter(self, question: str, spaces: LabelSpaces) -> IntentFilter:
         """The labels that the model chooses; those that are not in the inventories are left out.
@@ -182,20 +188,16 @@ class LLMLabeller:
             self._llm.cache.forget(self._options["scope"])
 
     async def _seeds(self, steps: Sequence[Step], task: _Task) -> list[LabelChange]:
-        lines = "\n".join(_line(one.role, _shortened(one.text)) for one in steps)
-        found = await self._drafted("seeds", _Seeds, task, steps=lines)
-        spaces = LabelSpaces()
-        for facet, labels in ((Facet.EVENT, found.events), (Facet.ENTITY, found.entity_types)):
-            for label in map(new_label, labels):
-                if label and spaces.current(facet, label) is None:
-                    spaces.apply(LabelChange(facet, label))
-        return _of(spaces)
+        found = await self._drafted("seeds", _Seeds, task, steps=_beginnings(steps))
+        return _added(LabelSpaces(), found.events, found.entity_types)
 
     async def _merges(self, task: _Task) -> list[LabelChange]:
         history = task.history
         events, types = history.spaces.labels(Facet.EVENT), history.spaces.labels(Facet.ENTITY)
-        found = await self._drafted("merge", _Merge, task, events=_listed(events), types=_listed(types))
-        spaces, changes = LabelSpaces(_of(history.spaces)), []
+        said = {"steps": _beginnings([one.step for one in history.latest(K_UPDATE)])}
+        found = await self._drafted("merge", _Merge, task, events=_listed(events), types=_listed(types), **said)
+        spaces = LabelSpaces(_of(history.spaces))
+        changes = _added(spaces, found.new_events, found.new_entity_types)
         for facet, groups in ((Facet.EVENT, found.events), (Facet.ENTITY, found.entity_types)):
             for group in groups:
                 for label in group.drop:
@@ -205,7 +207,7 @@ class LLMLabeller:
                         spaces.apply(changes[-1])
         return changes
 
-    async def _scope(self, task: _Task, going_on: str) -> str:
+    async def _scope(self, task: _Task, going_on: str, notes: Sequence[str]) -> str:
         if Part.SCOPE in self._without:
             return ""
         history, step = task.history, task.step
@@ -215,7 +217,7 @@ class LLMLabeller:
             task,
             scopes=_listed(history.spaces.labels(Facet.SCOPE)[-_SHOWN:]),
             current=json.dumps(going_on, ensure_ascii=False) if going_on else "none",
-            notes=_noted(history.notes(going_on)),
+            notes=_noted(notes),
             steps=_lines(history.latest(H_SCOPE), scopes=True),
             step=_line(step.role, step.text, step.context),
         )
@@ -230,12 +232,11 @@ class LLMLabeller:
         event = new_label((await self._drafted("event", _Event, task, **said)).event)
         return spaces.current(Facet.EVENT, event) or event
 
-    async def _segment(self, scope: str, task: _Task) -> ScopeNote:
-        part = list(takewhile(lambda one: one.intent.scope == scope, reversed(task.history.latest(_SEGMENT))))
-        said = {"scope": scope, "notes": _noted(task.history.notes(scope)), "steps": _lines(part[::-1])}
+    async def _segment(self, scope: str, notes: Sequence[str], part: Sequence[Snippet], task: _Task) -> ScopeNote:
+        said = {"scope": scope, "notes": _noted(notes), "steps": _lines(part)}
         return ScopeNote(scope, (await self._drafted("segment", _Segment, task, **said)).note)
 
-    async def _note(self, task: _Task, scope: str, event: str, spaces: LabelSpaces) -> Snippet:
+    async def _note(self, task: _Task, scope: str, event: str, spaces: LabelSpaces, notes: Sequence[str]) -> Snippet:
         history, step = task.history, task.step
         coreference = Part.COREFERENCE not in self._without
         found = await self._drafted(
@@ -244,7 +245,7 @@ class LLMLabeller:
             task,
             scope=scope or "none",
             event=event or "none",
-            notes=_noted(history.notes(scope) if coreference else ()),
+            notes=_noted(notes if coreference else ()),
             steps=_lines(history.aligned(scope, event, _ALIGNED) if coreference else ()),
             types=_listed(await self._nearest(step.text, spaces.labels(Facet.ENTITY), _SHOWN)),
             step=_line(step.role, step.text, step.context),
@@ -293,6 +294,32 @@ def _of(spaces: LabelSpaces) -> list[LabelChange]:
     return [LabelChange(facet, label) for facet in Facet for label in spaces.labels(facet)]
 
 
+def _added(spaces: LabelSpaces, events: Sequence[str], entity_types: Sequence[str]) -> list[LabelChange]:
+    """Add what label spaces lack of some labels of a model's making; returns what that changed."""
+    changes = []
+    for facet, labels in ((Facet.EVENT, events), (Facet.ENTITY, entity_types)):
+        for label in map(new_label, labels):
+            if label and spaces.current(facet, label) is None:
+                changes.append(LabelChange(facet, label))
+                spaces.apply(changes[-1])
+    return changes
+
+
+def _unnoted(history: History) -> list[Snippet]:
+    """The steps with words of the part that goes on, without those that its notes sum up already: `H_SCOPE` at most.
+
+    A note is written of every `H_SCOPE` such steps, so how many a part has says where its last note ended.
+    """
+    scope, count = history.latest(1)[0].intent.scope, H_SCOPE
+    while True:
+        part = list(takewhile(lambda one: one.intent.scope == scope, reversed(history.latest(count))))
+        if len(part) < count or count >= len(history):
+            break
+        count *= 2
+    said = [one for one in reversed(part) if one.step.text.strip()]
+    return said[-(len(said) % H_SCOPE or H_SCOPE) :]
+
+
 def _listed(labels: Sequence[str]) -> str:
     return json.dumps(list(labels), ensure_ascii=False)
 
@@ -312,6 +339,10 @@ def _lines(snippets: Sequence[Snippet], *, scopes: bool = False) -> str:
         said = {"role": one.step.role, "text": one.resolved}
         lines.append(json.dumps(({"scope": one.intent.scope} if scopes else {}) | said, ensure_ascii=False))
     return "\n".join(lines) or "none"
+
+
+def _beginnings(steps: Sequence[Step]) -> str:
+    return "\n".join(_line(one.role, _shortened(one.text)) for one in steps)
 
 
 def _shortened(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, stor
 from eval.systems.kinds import Calls, SystemContext, SystemKind, session_tokens, turns_shown
 from papers.stitch.embedding_labeller import EmbeddingLabeller
 from papers.stitch.index import IntentIndex
-from papers.stitch.labeller import GoldStep, IntentLabeller, OracleLabeller, Part
+from papers.stitch.labeller import N_START, GoldStep, IntentLabeller, OracleLabeller, Part
 from papers.stitch.llm_labeller import LLMLabeller
 from papers.stitch.records import IntentFilter, Step
 from papers.stitch.store import IntentLog
@@ -120,6 +121,7 @@ class StitchMemory:
         # A session may be missing because the store was reset since
         whole = (record.session for record in sessions if all(turn in index for turn in record.turns))
         self._known = dict.fromkeys(whole)
+        self._expected: Sequence[DialogueSession] = ()
 
     @property
     def index(self) -> IntentIndex:
@@ -131,6 +133,10 @@ class StitchMemory:
         """Ids of the sessions whose turns are all in the index."""
         return self._known.keys()
 
+    def expect(self, sessions: Sequence[DialogueSession]) -> None:
+        """Say what comes next: label spaces are begun with the first steps of a trajectory, however it is cut into sessions."""
+        self._expected = sessions
+
     async def ingest(self, session: DialogueSession) -> Ingested:
         """Label the turns of a session.
 
@@ -139,10 +145,13 @@ class StitchMemory:
         """
         before = _usage(self._labeller)
         if session.id not in self._known:
-            turns = session.turns
-            steps = [Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time) for turn in turns]
-            await self._index.add(steps)
-            self._sessions.add(_LabelledSession(session=session.id, turns=tuple(turn.id for turn in turns)))
+            steps = list(_steps(session))
+            ahead: Iterator[Step] = iter(())
+            if not self._index.spaces.version:
+                later = dropwhile(lambda one: one.id != session.id, self._expected)
+                ahead = chain.from_iterable(map(_steps, islice(later, 1, None)))
+            await self._index.add(steps, ahead=list(islice(ahead, max(0, N_START - len(steps)))))
+            self._sessions.add(_LabelledSession(session=session.id, turns=tuple(step.id for step in steps)))
             self._known[session.id] = None
         after = dict(_usage(self._labeller))
         return Ingested(usage=Usage(**{name: after[name] - count for name, count in before}))
@@ -161,6 +170,11 @@ class StitchMemory:
         """Forget everything."""
         await self._index.clear()
         self._known.clear()
+
+
+def _steps(session: DialogueSession) -> Iterator[Step]:
+    for turn in session.turns:
+        yield Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time)
 
 
 def _usage(labeller: IntentLabeller) -> Usage:

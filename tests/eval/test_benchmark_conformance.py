@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from benchmark_cases import (
     TOYS,
     Case,
     Notebook,
+    NotebookStore,
     Toy,
     command,
     files,
@@ -44,7 +46,7 @@ from eval.answer import AnswerRequest, ExtractiveAnswerer
 from eval.compare.page import render
 from eval.compare.runs import load_runs
 from eval.run import Run
-from eval.systems.base import Passage, SystemUnavailableError
+from eval.systems.base import DialogueSession, Passage, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
 
 FILES = {
@@ -257,6 +259,20 @@ def test_recall_needs_an_order_of_passages_and_no_sources(case: Case, notebook: 
         scores = case.run(tmp_path, "answer.kind=none", f"out={tmp_path / str(len(found))}")["scores"]
         found.append({name: rows["all"] for name, rows in scores.items() if "recall" in name})
     assert found[0] == found[1] and found[0]["recall@20"]["estimate"] > 0 and found[2] == {}
+
+
+@on(*TOYS)
+def test_a_memory_hears_what_comes_up_to_the_next_question(
+    case: Case, notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, list[str], int]] = []
+
+    def expect(store: NotebookStore, sessions: Sequence[DialogueSession]) -> None:
+        heard.append((store.store, [session.id for session in sessions], len(store.known)))
+
+    monkeypatch.setattr(NotebookStore, "expect", expect, raising=False)
+    case.run(tmp_path, "answer.kind=none")
+    assert sorted(heard) == [(person, [f"s{day}"], day) for person in ("Ana", "Bo") for day in range(3)]
 
 
 @on(*TOYS)

@@ -71,7 +71,8 @@ def answer(body: dict[str, Any]) -> dict[str, Any]:
         case "segment":
             return {"note": f"A part with {len(said)} steps."}
         case "merge":
-            return {"events": [{"keep": "propose", "drop": ["suggest", "hallucinated"]}], "entity_types": []}
+            groups = {"events": [{"keep": "propose", "drop": ["suggest", "hallucinated"]}], "entity_types": []}
+            return groups | {"new_events": ["decide", "Open"], "new_entity_types": ["deposit"]}
         case "query":
             return {"scopes": ["day 2", "day 99"], "events": ["answer"], "entity_types": ["price", "colour"]}
     raise AssertionError(prompt_name(body))

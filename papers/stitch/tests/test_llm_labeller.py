@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,9 +53,10 @@ async def test_a_step_costs_three_calls_and_now_and_then_one_more() -> None:
             "open",
             "propose",
             "answer",
-        )  # suggest is merged, what was made up is not
+            "decide",
+        )  # suggest is merged, what was made up is not; what the latest steps lacked is added
         assert index.spaces.current(Facet.EVENT, "Suggest") == "propose"
-        assert index.spaces.labels(Facet.ENTITY) == ("price", "hotel")
+        assert index.spaces.labels(Facet.ENTITY) == ("price", "hotel", "deposit")
         resolved = {one.step.id: one.resolved for one in index.latest(60)}
         assert resolved["s8"] == "Inn3 costs 98." and resolved["s7"] == "What about Inn3?"
         assert index.notes("day 1") == ("A part with 6 steps.",) * 3
@@ -64,6 +66,24 @@ async def test_a_step_costs_three_calls_and_now_and_then_one_more() -> None:
     for prompt in ("note", "scope"):  # what a call shows does not grow with the record
         sizes = [len(body["messages"][0]["content"]) for body in server.requests if prompt_name(body) == prompt]
         assert max(sizes[45:]) < 1.2 * max(sizes[20:40])
+
+
+async def test_a_scope_that_goes_on_is_summed_up_while_it_does() -> None:
+    """Each step is in the window of the scope call or in a note that the call shows, also where nobody turns elsewhere."""
+    steps = [Step(f"s{n}", "Ann", " " if n in (20, 47) else f"Fact {n}.", intent_model.BEGIN) for n in range(123)]
+    with serve(rules) as server:
+        llm = LLM(server.url, "tiny")
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
+        await index.add(steps)
+        await llm.close()
+        bodies = server.requests
+    assert {one.intent.scope for one in index.latest(200)} == {"the trip"} and len(index.notes("the trip")) == 6
+    shown = [body["messages"][0]["content"] for body in bodies if prompt_name(body) == "segment"]
+    facts = [[int(number) for number in re.findall(r"Fact (\d+)", prompt)] for prompt in shown]
+    assert [len(some) for some in facts] == [20] * 6, "every twenty steps with words"
+    assert [one for some in facts for one in some] == [n for n in range(122) if n not in (20, 47)], "each step once"
+    last = next(body for body in reversed(bodies) if prompt_name(body) == "scope")["messages"][0]["content"]
+    assert last.count("A part with 20 steps.") == 6
 
 
 @pytest.mark.parametrize("without", list(Part))

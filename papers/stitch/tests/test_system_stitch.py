@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,11 @@ import intent_model
 import pytest
 from episode_texts import WordEmbedder
 from scripted_server import Reply, completion, serve
-from system_cases import ANA, benchmark_config, dialogue
+from system_cases import ANA, benchmark_config, dialogue, talk
 
 from deltamem.errors import DeltaMemError
 from eval.models import open_models
-from eval.systems.base import System
+from eval.systems.base import ExpectantMemory, System
 from eval.systems.kinds import make_system
 from papers.stitch.labeller import GoldStep
 from papers.stitch.records import Intent, IntentFilter
@@ -102,3 +104,24 @@ async def test_a_model_labels_once_and_says_what_it_cost(tmp_path: Path) -> None
             async with system.open(ANA) as memory:
                 assert len(memory.known) == 3 and [(await memory.ingest(one)).usage.calls for one in dialogue()] == [0, 0, 0]
             assert len(server.requests) == asked
+
+
+async def test_label_spaces_are_begun_with_fifty_steps_over_sessions(tmp_path: Path) -> None:
+    def rules(body: dict[str, Any]) -> Reply:
+        return completion(json.dumps(intent_model.answer(body)))
+
+    talks = [
+        talk(number, datetime(2023, 5, number), *(("user", f"Fact {number}/{one}.") for one in range(7)))
+        for number in range(1, 10)
+    ]
+    with serve(rules) as server:
+        config = benchmark_config(tmp_path, "system=stitch", f"base_url={server.url}", "manager.model=tiny", "cache=null")
+        async with open_models(config) as models:
+            async with make_system(config, tmp_path, WordEmbedder(), models).open(ANA) as memory:
+                assert isinstance(memory, ExpectantMemory)
+                memory.expect(talks)
+                usage = [(await memory.ingest(one)).usage.calls for one in talks]
+        prompts = {intent_model.prompt_name(body): body["messages"][0]["content"] for body in server.requests}
+    shown = re.findall(r"Fact (\d/\d)", prompts["seeds"])
+    assert shown == [f"{1 + n // 7}/{n % 7}" for n in range(50)], "seven sessions and one turn of the eighth"
+    assert usage == [22, 21, 22, 21, 21, 22, 21, 22, 22], "three for each turn, seeds, notes of twenty steps, a merge"
