@@ -134,7 +134,7 @@ class StitchMemory:
         return self._known.keys()
 
     def expect(self, sessions: Sequence[DialogueSession]) -> None:
-        """Say what comes next: label spaces are begun with the first steps of a trajectory, however it is cut into sessions."""
+        """Say what comes next: label spaces are begun with the first steps of a trajectory, over sessions."""
         self._expected = sessions
 
     async def ingest(self, session: DialogueSession) -> Ingested:

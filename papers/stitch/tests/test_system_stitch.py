@@ -116,11 +116,13 @@ async def test_label_spaces_are_begun_with_fifty_steps_over_sessions(tmp_path: P
     ]
     with serve(rules) as server:
         config = benchmark_config(tmp_path, "system=stitch", f"base_url={server.url}", "manager.model=tiny", "cache=null")
-        async with open_models(config) as models:
-            async with make_system(config, tmp_path, WordEmbedder(), models).open(ANA) as memory:
-                assert isinstance(memory, ExpectantMemory)
-                memory.expect(talks)
-                usage = [(await memory.ingest(one)).usage.calls for one in talks]
+        async with (
+            open_models(config) as models,
+            make_system(config, tmp_path, WordEmbedder(), models).open(ANA) as memory,
+        ):
+            assert isinstance(memory, ExpectantMemory)
+            memory.expect(talks)
+            usage = [(await memory.ingest(one)).usage.calls for one in talks]
         prompts = {intent_model.prompt_name(body): body["messages"][0]["content"] for body in server.requests}
     shown = re.findall(r"Fact (\d/\d)", prompts["seeds"])
     assert shown == [f"{1 + n // 7}/{n % 7}" for n in range(50)], "seven sessions and one turn of the eighth"
