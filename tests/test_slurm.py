@@ -478,7 +478,7 @@ def test_shellcheck_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "warning"), [(TRAIN, "B:USR1@1800"), (MULTINODE, "B:USR1@1800"), (SYNTH, "B:USR1@300"), (EVAL, None)]
+    ("script", "warning"), [(TRAIN, "B:USR1@3600"), (MULTINODE, "B:USR1@3600"), (SYNTH, "B:USR1@300"), (EVAL, None)]
 )
 def test_slurm_reads_the_directives(script: str, warning: str | None) -> None:
     text = (ROOT / "slurm" / f"{script}.sbatch").read_text("utf-8")

@@ -185,12 +185,15 @@ class Space:
 
 def space_of(config: DictConfig, shape: ModelShape) -> Space:
     """Estimate the disk space that a run from a model of this shape needs, and measure what is free."""
-    actor, rank = config.actor_rollout_ref.actor, config.actor_rollout_ref.model.lora_rank
+    actor, rank, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.model.lora_rank, config.trainer
     checkpoint = (shape.adapters(rank) if rank else shape.parameters) * _TRAINED_BYTES
     if rank and not actor.checkpoint.get("save_lora_only", False):
         checkpoint += shape.parameters * stored_bytes(actor.fsdp_config)
-    keep = config.trainer.max_actor_ckpt_to_keep
-    folder = Path(config.trainer.default_local_dir)
+    # Every rank saves what it holds: with HSDP each group of ranks that shards among itself saves a copy.
+    ranks, shards = trainer.nnodes * trainer.n_gpus_per_node, actor.fsdp_config.fsdp_size
+    checkpoint *= ranks // shards if 0 < shards < ranks else 1
+    keep = trainer.max_actor_ckpt_to_keep
+    folder = Path(trainer.default_local_dir)
     place = next(path for path in (folder, *folder.parents) if path.is_dir())
     return Space(
         checkpoints=2 if keep is None else int(keep) + 1,

@@ -16,9 +16,10 @@ from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.checkpoints import latest_complete, step_of
 
 _LOOK_AGAIN_SECONDS = 0.2
 
@@ -94,6 +95,19 @@ def on_request(action: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
+@contextmanager
+def blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Block signals inside; they stay blocked in processes that are started there.
+
+    A signal may reach all processes of a terminal or a job, also those that have no handler yet.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 Result = TypeVar("Result")
 
 
@@ -103,12 +117,8 @@ def apart(work: Callable[..., Result], *arguments: Any) -> Result:
     SIGINT and SIGUSR1 do not reach that process: they are for this one to handle. It ends with this one, however that ends.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
-        # Blocked signals stay blocked in a new process. They may reach all processes of a terminal or a job.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
-        try:
+        with blocked(signal.SIGINT, signal.SIGUSR1):
             future = pool.submit(work, *arguments)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             return future.result()
         except BrokenProcessPool as error:
@@ -135,26 +145,28 @@ def _follow_parent() -> None:
 
 
 class StoppedError(DeltaMemError):
-    """The trainer has saved a checkpoint on request, and ends."""
+    """The trainer ends on request; all that it has learned is in a checkpoint."""
 
 
 class SaveAndStop:
-    """Makes the trainer save at the end of the step in which the request comes, and end before the next."""
+    """Makes the trainer save at the end of the step in which a request comes, wherever in the step it is, and end then."""
 
     def __init__(self, request: Path, config: DictConfig | Any) -> None:
-        """Watch for the file of a request; of the trainer's own `config` it reads ``trainer.save_freq`` at every step."""
+        """Watch for the file of a request; ``trainer.save_freq`` in the trainer's own `config` then follows it."""
         self._request = request
-        self._config = config
-        self._saves = False
+        self._checkpoints = Path(config.trainer.default_local_dir)
+        frequency = config.trainer.save_freq
+        # verl looks at the frequency when a step ends, and an interpolation is computed at every look.
+        OmegaConf.register_new_resolver("save_freq_now", lambda: 1 if request.exists() else frequency, replace=True)
+        config.trainer.save_freq = "${save_freq_now:}"
 
-    def before_step(self) -> None:
-        """Call before a training step; raises `StoppedError` if the step before was the last, and was saved."""
-        if self._saves:
-            raise StoppedError("a checkpoint was asked for and saved; the same command goes on from there")
+    def check(self, step: int) -> None:
+        """Call before training step `step` and while it samples.
 
-    def during_step(self) -> None:
-        """Call while a training step is under way, before its end."""
+        Raises:
+            StoppedError: If there is a request, and all steps before this one are in a checkpoint.
+        """
         if self._request.exists():
-            self._saves = True
-            # verl saves where the step is a multiple of this.
-            self._config.trainer.save_freq = 1
+            last = latest_complete(self._checkpoints)
+            if step - 1 == (0 if last is None else step_of(last)):
+                raise StoppedError("a request to stop; what was learned is saved, and the same command goes on from there")

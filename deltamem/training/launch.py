@@ -29,7 +29,7 @@ from deltamem.training.checkpoints import (
 from deltamem.training.cluster import worker_path
 from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows
-from deltamem.training.interruption import NOT_FINISHED, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, blocked, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, read_metrics
 from deltamem.training.models import load_model_config
 from deltamem.training.resources import ModelShape
@@ -83,7 +83,7 @@ class TrainingFailedError(Exception):
 def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
     """Train until the last step, from the last complete checkpoint if there is one.
 
-    SIGUSR1 makes the trainer save a checkpoint at the end of the current step, and stop.
+    SIGUSR1 makes the trainer save a checkpoint at the end of the current step, and stop: at once with nothing to save.
 
     Raises:
         DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
@@ -185,17 +185,18 @@ def _train(
 
     with progress, on_request(request.touch), log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
-        child = subprocess.Popen(
-            [sys.executable, "-m", "deltamem.training.trainer_process", str(settings.out / "grpo" / "config.yaml")],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # The child ends when this is closed, which the kernel also does for a launcher that was killed.
-            stdin=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
-            # Until it has ended, no other run may begin there.
-            pass_fds=(lock,),
-        )
+        with blocked(signal.SIGUSR1):
+            child = subprocess.Popen(
+                [sys.executable, "-m", "deltamem.training.trainer_process", str(settings.out / "grpo" / "config.yaml")],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The child ends when this is closed, which the kernel also does for a launcher that was killed.
+                stdin=subprocess.PIPE,
+                env=dict(env),
+                start_new_session=True,
+                # Until it has ended, no other run may begin there.
+                pass_fds=(lock,),
+            )
         try:
             while True:
                 try:
@@ -212,7 +213,7 @@ def _train(
 def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
     """How far a stopped run of `total` steps got, in one sentence, from the lines of ``metrics.jsonl``."""
     done = max((record["step"] for record in records), default=0)
-    parts = [f"stopped with a checkpoint after step {done} of {total}"]
+    parts = [f"stopped with a checkpoint after step {done} of {total}" if done else "stopped before the first step was done"]
     for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
         if values := [(record["step"], record[name]) for record in records if name in record]:
             (first, begin), (latest, end) = values[0], values[-1]

@@ -84,6 +84,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             )
         trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
         self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
+        self._stoppable: int | None = None  # the step that may be left undone
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
         self._process = psutil.Process()
         self.figures: dict[str, float] = {}
@@ -97,16 +98,15 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
 
         Raises:
             DeltaMemError: If too large a share of its rollouts failed.
-            StoppedError: If there was a request to stop, and the step before is saved.
+            StoppedError: If there is a request to stop, and the step before is saved.
         """
         training = partition_id == "train"
         # Everything is up: the launcher waits no longer.
         Path(self._options["started_file"]).touch()
-        if training:
-            self._stop.before_step()
+        # A validation is done to its end, but for the one before the first step.
+        self._stoppable = global_steps if training else 1 if global_steps == 0 else None
+        self._check_stop()
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
-        if training:
-            self._stop.during_step()
         expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
         rows = _rows(batch)
         lost = Counter(row.failure for row in rows if row.failure is not None)
@@ -125,6 +125,14 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             # verl cuts micro-batches out of the batch in order: neighbours of equal length need no padding.
             batch.reorder(sorted(range(len(batch.keys)), key=lambda place: batch.tags[place]["seq_len"]))
         return batch, metrics
+
+    def _check_stop(self) -> None:
+        if self._stoppable is not None:
+            self._stop.check(self._stoppable)
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        self._check_stop()
+        return float(super()._wait_for_next_poll(partition_id, last_debug_time))
 
 
 def _rows(batch: KVBatchMeta) -> list[RolloutRow]:

@@ -80,7 +80,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 if __name__ == "__main__":
-    # Slurm may send the request to all processes of a job; it is the launcher's. Ray's processes inherit this.
+    # Slurm may send the request to all processes of a job; it is the launcher's, which has started this process with the
+    # signal blocked. Ray's processes inherit that it is ignored, and may still make another use of it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     end_with_parent()
     sys.exit(main(Path(sys.argv[1])))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from checkpoint_cases import CONTENTS, write_checkpoint, write_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -25,30 +26,7 @@ from deltamem.training.checkpoints import (
 )
 from deltamem.training.resources import ModelShape
 
-CONTENTS = ("model", "optimizer", "extra")
 SHAPE = ModelShape(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, mlp=128, vocabulary=500, tied=True)
-
-
-def write_files(folder: Path, step: int, ranks: int = 1) -> Path:
-    """All files of a checkpoint but the manifest."""
-    checkpoint = folder / f"global_step_{step}"
-    (checkpoint / "actor" / "huggingface").mkdir(parents=True)
-    for kind in ("model", "optim", "extra_state"):
-        for rank in range(ranks):
-            path = checkpoint / "actor" / f"{kind}_world_size_{ranks}_rank_{rank}.pt"
-            path.write_bytes(f"{kind} {step} {rank}".encode())
-    (checkpoint / "actor" / "fsdp_config.json").write_text(f'{{"FSDP_version": 2, "world_size": {ranks}}}')
-    (checkpoint / "actor" / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 8}')
-    (checkpoint / "actor" / "huggingface" / "config.json").write_text("{}")
-    (checkpoint / "data.pt").write_bytes(b"PK")
-    return checkpoint
-
-
-def write_checkpoint(folder: Path, step: int, ranks: int = 1) -> Path:
-    """A whole checkpoint."""
-    checkpoint = write_files(folder, step, ranks)
-    write_manifest(checkpoint, CONTENTS, {"deltamem/train/reward": 0.5})
-    return checkpoint
 
 
 class Usage(NamedTuple):
@@ -57,11 +35,12 @@ class Usage(NamedTuple):
     free: int
 
 
-def space(folder: Path, *, lora_rank: int = 0, only_lora: bool = False, keep: int | None = 2) -> Space:
-    actor = {"checkpoint": {"save_lora_only": only_lora}, "fsdp_config": {"model_dtype": "bf16"}}
+def space(folder: Path, *, lora_rank: int = 0, only_lora: bool = False, keep: int | None = 2, shards: int = -1) -> Space:
+    actor = {"checkpoint": {"save_lora_only": only_lora}, "fsdp_config": {"model_dtype": "bf16", "fsdp_size": shards}}
+    trainer = {"default_local_dir": str(folder / "checkpoints"), "max_actor_ckpt_to_keep": keep}
     config = {
         "actor_rollout_ref": {"model": {"lora_rank": lora_rank}, "actor": actor},
-        "trainer": {"default_local_dir": str(folder / "checkpoints"), "max_actor_ckpt_to_keep": keep},
+        "trainer": trainer | {"nnodes": 2, "n_gpus_per_node": 8},
     }
     return space_of(OmegaConf.create(config), SHAPE)
 
@@ -81,6 +60,10 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert space(tmp_path, lora_rank=4, only_lora=True).checkpoint == 12 * SHAPE.adapters(4) < 12 * SHAPE.parameters
     assert space(tmp_path, lora_rank=4).checkpoint == 12 * SHAPE.adapters(4) + 2 * SHAPE.parameters
     assert space(tmp_path, lora_rank=4).policy == 4 * SHAPE.parameters
+    # Replicas of a sharded model (qwen8b_2node) are all saved.
+    plain, adapters = space(tmp_path).checkpoint, 12 * SHAPE.adapters(4)
+    assert [space(tmp_path, shards=count).checkpoint // plain for count in (1, 8, 16, 32)] == [16, 2, 1, 1]
+    assert space(tmp_path, lora_rank=4, only_lora=True, shards=8).checkpoint == 2 * adapters
     # What is there needs no more room.
     before = space(tmp_path).missing
     (tmp_path / "checkpoints").mkdir()

@@ -7,32 +7,133 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from omegaconf import OmegaConf
+from checkpoint_cases import write_checkpoint
+from preflight_cases import placed
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, apart, locked, on_request
+from deltamem.training.checkpoints import latest_complete, step_of
+from deltamem.training.interruption import NOT_FINISHED, StoppedError, apart, locked, on_request
 
 
-def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp_path: Path) -> None:
-    config = OmegaConf.create({"trainer": {"save_freq": 18}})
-    request = tmp_path / "stop"
-    watch = SaveAndStop(request, config)
-    watch.before_step()
-    watch.during_step()
-    assert config.trainer.save_freq == 18
-    with on_request(request.touch):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGUSR1)  # a repetition changes nothing
-    watch.before_step()
-    watch.during_step()
-    assert config.trainer.save_freq == 1
-    with pytest.raises(StoppedError):
-        watch.before_step()
+@contextmanager
+def trainer(folder: Path, when: str, **values: Any) -> Iterator[Any]:
+    """verl's own training loop over four steps, with our replay buffer; a request to stop comes in the phase `when`.
+
+    What the loop calls does nothing but to note where it is (``phases``) and to write checkpoints.
+    """
+    from transfer_queue import KVBatchMeta
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    values = {"trainer.total_training_steps": 4, "trainer.save_freq": 3, "trainer.test_freq": 2, **values}
+    values |= {"deltamem.max_failure_rate": 1.0, "trainer.logger": ["console"]}
+    config, _ = placed(folder, "+experiment=tiny", "deltamem.out=/PLACE", values=values)
+    config.trainer.v1.sampler.sampler_kwargs.update(poll_seconds=0.0, max_failure_rate=1.0, train_rollouts=0)
+    config.trainer.v1.sampler.sampler_kwargs.heldout_rollouts = 0
+
+    class Loop(PPOTrainerSync):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.phases: list[str] = []
+            self.config, self.trainer_mode, self.parameter_sync_step = config, "sync", 1
+            self.global_steps, self.total_training_steps, self.steps_per_epoch = 0, 4, 4
+            self.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[])
+            self.use_reference_policy, self.use_critic = False, False
+            self.checkpoint_manager = SimpleNamespace(
+                update_weights=lambda *_: self.phase("weights"), sleep_replicas=lambda: None
+            )
+            self.replay_buffer = self._build_replay_buffer()
+
+        def phase(self, name: str, result: Any = None) -> Any:
+            self.phases.append(f"{name} {self.global_steps}")
+            if self.phases[-1] == when:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), signal.SIGUSR1)  # a repetition changes nothing
+            return result
+
+        def _save_checkpoint(self) -> None:
+            self.phase("save")
+            write_checkpoint(Path(config.trainer.default_local_dir), self.global_steps)
+
+        def _validate(self) -> dict[str, float]:
+            self.replay_buffer.sample(global_steps=self.global_steps, partition_id="val", batch_size=1)
+            return {"val-core/deltamem/reward/mean@1": 0.5}
+
+        def _update_actor(self, batch: Any, metrics: Any) -> Any:
+            return self.phase("update", batch)
+
+        def prepare_step(self) -> dict[str, float]:
+            return {}
+
+        def _balance_batch(self, batch: Any, metrics: Any) -> Any:
+            return batch
+
+        _compute_old_log_prob = _compute_advantage = _balance_batch
+
+        def _compute_metrics(self, *given: Any, **named: Any) -> None:
+            pass
+
+        def _start_profiling(self) -> None:
+            pass
+
+        _stop_profiling = _shutdown_dump_executor = _start_profiling
+        curr_step_profile = False
+
+    def sample(self: Any, step: int, partition: str, size: int) -> Any:
+        loop.phase(partition)
+        self._wait_for_next_poll(partition, 0.0)
+        return KVBatchMeta(partition_id=partition, keys=[], tags=[]), {}
+
+    request = Path(config.trainer.v1.sampler.sampler_kwargs.stop_file)
+    request.parent.mkdir(parents=True, exist_ok=True)
+    request.unlink(missing_ok=True)
+    loop = Loop()
+    figures = patch("deltamem.training.replay_buffer.batch_metrics", lambda *_: {})
+    with on_request(request.touch), patch.object(ReplayBuffer, "sample", sample), patch("transfer_queue.kv_clear"), figures:
+        yield loop
+
+
+@pytest.mark.parametrize(
+    ("when", "last", "saved"),
+    [
+        # Nothing is learned yet: the run ends at once.
+        ("val 0", "val 0", []),
+        ("train 1", "train 1", []),
+        # What the step has learned, and what is not saved from the steps before it, is saved when it ends.
+        ("update 1", "weights 1", [1]),
+        ("train 2", "val 2", [2]),
+        ("update 2", "val 2", [2]),
+        # After the look at `save_freq` it is the next step that is saved, and no step is done after that.
+        ("weights 1", "val 2", [2]),
+        ("val 2", "weights 3", [3]),
+        # The step before is saved anyway: the sampling of the next one is given up.
+        ("save 3", "weights 3", [3]),
+        ("weights 3", "weights 3", [3]),
+        ("train 4", "train 4", [3]),
+        # In the last step there is nothing to stop.
+        ("update 4", "val 4", [3, 4]),
+    ],
+)
+def test_a_request_is_heard_in_every_phase_of_a_step(tmp_path: Path, when: str, last: str, saved: list[int]) -> None:
+    with trainer(tmp_path, when) as loop:
+        if when == "update 4":
+            loop.fit(None)
+        else:
+            with pytest.raises(StoppedError, match="what was learned is saved"):
+                loop.fit(None)
+    assert loop.phases[-1] == last
+    assert [int(phase.removeprefix("save ")) for phase in loop.phases if phase.startswith("save")] == saved
+    folder = Path(loop.config.trainer.default_local_dir)
+    whole = latest_complete(folder) if folder.exists() else None
+    assert (0 if whole is None else step_of(whole)) == (saved or [0])[-1]
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGUSR1", NOT_FINISHED), ("SIGTERM", 143)])

@@ -131,7 +131,15 @@ def test_a_note_of_an_earlier_start_does_not_count(launched: Launched, tmp_path:
         launched("(folder / 'late').touch(); time.sleep(7200)")
 
 
+def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:
+    # The trainer takes most of a minute to import verl, before which it has no handler.
+    launched("import os, signal; os.kill(os.getpid(), signal.SIGUSR1); (folder / 'grpo' / 'started').touch()")
+
+
 def test_a_stopped_run_says_where_it_stands() -> None:
+    assert (
+        summary([], 36) == summary([{"step": 0}], 36) == "stopped before the first step was done; the same command goes on"
+    )
     records = [{"step": 0, "heldout/reward": 0.1}, {"step": 1, "train/reward": 0.2}, {"step": 2, "train/reward": 0.3}]
     assert summary(records, 36) == (
         "stopped with a checkpoint after step 2 of 36, reward 0.200 (step 1) -> 0.300 (step 2), "

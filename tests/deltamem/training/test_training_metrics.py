@@ -266,7 +266,8 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[R
     options |= {"train_rollouts": 2, "heldout_rollouts": 2}
     options |= {"validation_folder": str(tmp_path / "validation"), "stop_file": str(tmp_path / "stop")}
     options |= {"started_file": str(tmp_path / "started")}
-    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)))
+    config = {"save_freq": 5, "default_local_dir": str(tmp_path / "checkpoints")}
+    trainer = SimpleNamespace(config=OmegaConf.create({"trainer": config}))
     refill = SimpleNamespace(__self__=trainer)
     made = replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill, trainer_mode="sync")  # type: ignore
     with pytest.raises(DeltaMemError, match="trainer_mode=colocate_async: only sync is supported"):
