@@ -144,8 +144,8 @@ def drop_known(
     - An ADD of a text that a memory has becomes a NONE on it (`duplicate_text`).
     - An ADD or UPDATE to a text that another operation of the answer or, for an UPDATE, another memory has, is dropped
       (`duplicate_text`). Between an ADD and an UPDATE of one text the UPDATE stays, else the first.
-    - An ADD or UPDATE to a text that some memory had earlier is dropped unless the person says it (`recalled_text`): a
-      reversal that the person states is real, one that comes only from a quoted old memory is not.
+    - An ADD of a text that some memory had earlier is dropped unless the person says it (`recalled_text`): it may come from
+      a quoted old memory. An UPDATE to one stays: the model has seen what holds now, and people do go back.
     - An ADD that says nothing beyond a near neighbour and that the person does not say becomes a NONE on it
       (`recalled_text`).
 
@@ -173,8 +173,8 @@ def drop_known(
         return any(dialogue[number - 1].role == "user" for number in own_words().turns(text, before))
 
     def is_recalled(operation: Operation) -> bool:
-        old_id = earlier_text(operation.text)
-        return old_id is not None and not said(operation.text, known.text(operation.target_memory_id or old_id) or "")
+        old_id = earlier_text(operation.text) if operation.event is Event.ADD else None
+        return old_id is not None and not said(operation.text, known.text(old_id) or "")
 
     notes: Counter[Adjustment] = Counter()
     written: set[str] = set()

@@ -129,7 +129,17 @@ class ReadingSettings:
     assisted: AssistedConfig = field(default_factory=AssistedConfig)  # Of mode ``assisted``
     window_tokens: int | None = None
     """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
-    attempts: int = 2  # How often a session is read when the model's answer cannot be understood
+    safeguards: bool = True
+    """Whether memories quoted in a session are marked, operations that only repeat what is known are dropped, and answers
+    are read tolerantly and asked for again. Off: the session is read as in training, so the next state is what the model's
+    own operations make of it (paper, section 3.1)."""
+    attempts: int | None = None
+    """How often a session is read when the model's answer cannot be understood; None: twice, without safeguards once."""
+
+    @property
+    def tries(self) -> int:
+        """The number of attempts that is meant."""
+        return self.attempts or (2 if self.safeguards else 1)
 
     def episode_in(self, mode: Literal["react", "assisted"]) -> EpisodeConfig | AssistedConfig:
         """What shapes the episodes of a mode."""
@@ -147,7 +157,7 @@ class SessionReader:
         self.mode, self.mode_reason = choose_mode(settings.mode, policy)
         self._episode = settings.episode_in(self.mode)
         self._window_tokens = settings.window_tokens
-        self._attempts = settings.attempts
+        self._safeguards, self._tries = settings.safeguards, settings.tries
 
     @property
     def prompt_hash(self) -> str:
@@ -168,11 +178,14 @@ class SessionReader:
         waiting = deque(self._split(session))
         while waiting:
             part = waiting.popleft()
-            marked, recalled = mark_recalled(part.session.dialogue, known)
-            if recalled:
-                reading.violations["recalled_quote"] += recalled
+            shown = part.session
+            if self._safeguards:
+                marked, recalled = mark_recalled(part.session.dialogue, known)
+                shown = replace(part.session, dialogue=marked)
+                if recalled:
+                    reading.violations["recalled_quote"] += recalled
             try:
-                trajectory = await self._converse(replace(part.session, dialogue=marked), view, reading)
+                trajectory = await self._converse(shown, view, reading)
             except ContextLengthError as error:
                 waiting.extendleft(reversed(halves(part, error)))
                 continue
@@ -182,18 +195,20 @@ class SessionReader:
                 return reading
             operations = trajectory.operations or ()
             vectors, neighbours = await asyncio.to_thread(self._place, operations, view)
-            remaining = drop_known(
-                operations,
-                known=known,
-                neighbours=neighbours,
-                dialogue=part.session.dialogue,
-                person_name=session.person_name,
-                earlier_text=self._owned.journal.text_owner,
-            )
-            reading.violations.update({str(name): count for name, count in remaining.notes.items()})
+            if self._safeguards:
+                remaining = drop_known(
+                    operations,
+                    known=known,
+                    neighbours=neighbours,
+                    dialogue=part.session.dialogue,
+                    person_name=session.person_name,
+                    earlier_text=self._owned.journal.text_owner,
+                )
+                reading.violations.update({str(name): count for name, count in remaining.notes.items()})
+                operations = remaining.operations
             finder = SourceFinder(part.session.dialogue, session.person_name)
-            sources = [_sources(operation, view.state, part, finder) for operation in remaining.operations]
-            step = take_step(view.state, remaining.operations, session.time, new_ids, sources, session.metadata)
+            sources = [_sources(operation, view.state, part, finder) for operation in operations]
+            step = take_step(view.state, operations, session.time, new_ids, sources, session.metadata)
             fresh = {
                 change.memory_id: vectors[change.after.text]
                 for change in step.changes
@@ -226,12 +241,12 @@ class SessionReader:
     async def _converse(self, session: Session, view: OverlayBank, reading: SessionReading) -> Trajectory | None:
         """Run the episode; if its answer cannot be read, again, told why. None if none of the answers can be read."""
         problem = ""
-        for attempt in range(self._attempts):
+        for attempt in range(self._tries):
             asked = self._policy
             if isinstance(asked, ScopedPolicy):
                 asked = asked.for_scope(self._owned.owner, attempt)
             policy = MeteredPolicy(asked)
-            episode = begin_episode(session, view.state.keys(), self._episode, tolerant=True)
+            episode = begin_episode(session, view.state.keys(), self._episode, tolerant=self._safeguards)
             if problem:
                 episode.tell(problem)
 
@@ -257,13 +272,13 @@ class SessionReader:
         return view.search(self._store.embedder.queries(queries), self._episode.k)
 
     def _place(self, operations: Sequence[Operation], view: OverlayBank) -> tuple[dict[str, Vectors], dict[int, list[Hit]]]:
-        """The vectors of the texts to write, and by index of each addition the stored memories nearest to it."""
+        """The vectors of the texts to write, and for `drop_known` by index of each addition the memories nearest to it."""
         texts = [operation.text for operation in operations if operation.event is not Event.NONE]
         if not texts:
             return {}, {}
         vectors = dict(zip(texts, self._store.embedder.documents(texts), strict=True))
         additions = [index for index, operation in enumerate(operations) if operation.event is Event.ADD]
-        if not additions:
+        if not additions or not self._safeguards:
             return vectors, {}
         rows = np.stack([vectors[operations[index].text] for index in additions])
         return vectors, dict(zip(additions, view.search(rows, NEIGHBOURS), strict=True))

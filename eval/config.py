@@ -94,11 +94,17 @@ class ManagerModel(ModelSettings):
     tool_role: ToolRole
     window: PositiveInt | None
     mode: Mode
+    safeguards: bool | None
 
     @property
     def reading(self) -> Literal["react", "assisted"]:
         """The mode of system=deltamem: here a model behind an endpoint counts as not trained, unless ``react`` is given."""
         return "react" if self.mode == "react" else "assisted"
+
+    @property
+    def safeguarded(self) -> bool:
+        """See `deltamem.ingest.ReadingSettings.safeguards`: a policy of our turns is evaluated as it was trained."""
+        return self.reading == "assisted" if self.safeguards is None else self.safeguards
 
 
 class AnswerModel(ModelSettings):
@@ -150,7 +156,7 @@ class BenchmarkConfig(StrictModel):
     manager: ManagerModel
     episode: EpisodeSettings
     assisted: AssistedSettings
-    attempts: PositiveInt
+    attempts: PositiveInt | None
     answer: AnswerModel
     judge: JudgeModel
     cache: Path | None
@@ -228,6 +234,7 @@ class BenchmarkConfig(StrictModel):
         return ManagerSettings(
             episode=self.episode.config(),
             window_tokens=self.manager.window,
+            safeguards=self.manager.safeguarded,
             attempts=self.attempts,
             mode=self.manager.mode,
             assisted=self.assisted,

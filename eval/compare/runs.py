@@ -265,6 +265,7 @@ class Card:
             "answers by": models.get("answer"),
             "judged by": models.get("judge"),
             "mode": ": ".join(str(own[name]) for name in ("mode", "mode_reason") if name in own),
+            "safeguards": str(own.get("safeguards", "")),
             "package": str(own.get("package", "")),
         }
         return {name: value for name, value in facts.items() if value}

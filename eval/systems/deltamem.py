@@ -106,7 +106,11 @@ class DeltaMemSystem:
     def facts(self) -> dict[str, Any]:
         """Model, mode, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
         choice = choose_mode(self._settings.mode, self._policy)
-        return {
+        on = self._settings.safeguards
+        warning = "sessions and operations were corrected (manager.safeguards): this is not the agent as it was trained"
+        return ({"warnings": [warning]} if on and choice.mode == "react" else {}) | {
+            "safeguards": "on" if on else "off",
+            "attempts": self._settings.tries,
             "model": self._policy.name,
             "window": self._settings.window_tokens,
             "embedder": self._embedder.name,
@@ -212,6 +216,11 @@ class DeltaMemKind(SystemKind):
     per_speaker = True
     with_model = True
     packages = ("chromadb",)
+
+    def run_config(self, config: BenchmarkConfig) -> dict[str, Any]:
+        """How its answers are treated."""
+        settings = config.manager_settings()
+        return {"safeguards": settings.safeguards, "attempts": settings.tries}
 
     def make(self, context: SystemContext) -> DeltaMemSystem:
         """The model is asked whether it is there when the first session is read."""

@@ -229,7 +229,7 @@ class EpisodicKind(SystemKind):
     def make(self, context: SystemContext) -> EpisodicSystem:
         """It may keep the benchmark's vocabulary: names that are data of no user."""
         names = tuple(dict.fromkeys(context.extra("vocabulary") or ()))
-        settings = EpisodicSettings(attempts=context.config.attempts, vocabulary=names)
+        settings = EpisodicSettings(attempts=context.config.attempts or 2, vocabulary=names)
         return EpisodicSystem(context.policy(), context.embedder, context.folder, settings=settings)
 
     def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:

@@ -172,7 +172,6 @@ def test_copies_are_stored_once(operations: list[Operation], expected: list[Oper
 BOSTON = "Ana lives in Boston."
 
 
-@pytest.mark.parametrize("operation", [add(BOSTON), update("m1", BOSTON)])
 @pytest.mark.parametrize(
     ("dialogue", "kept"),
     [
@@ -182,10 +181,17 @@ BOSTON = "Ana lives in Boston."
         (SMALL_TALK, False),
     ],
 )
-def test_earlier_text_needs_the_person(operation: Operation, dialogue: tuple[Turn, ...], kept: bool) -> None:
-    result = deduplicated(operation, dialogue=dialogue, earlier={BOSTON: "m1"})
-    assert result.operations == ((operation,) if kept else ())
+def test_an_addition_of_an_earlier_text_needs_the_person(dialogue: tuple[Turn, ...], kept: bool) -> None:
+    result = deduplicated(add(BOSTON), dialogue=dialogue, earlier={BOSTON: "m1"})
+    assert result.operations == ((add(BOSTON),) if kept else ())
     assert result.notes == ({} if kept else {Adjustment.RECALLED_TEXT: 1})
+
+
+@pytest.mark.parametrize("said", ["We are back where we lived before Denver.", "Yes, there again.", "Good morning."])
+def test_an_update_back_to_an_earlier_value_stays_in_whatever_words_it_is_said(said: str) -> None:
+    back, asked = update("m1", BOSTON), Turn("assistant", "Ana lives in Boston. Is that so again?")
+    result = deduplicated(back, dialogue=(asked, Turn("user", said)), earlier={BOSTON: "m1"})
+    assert result == Deduplicated((back,), Counter())
 
 
 def test_text_that_says_nothing_new_becomes_a_none() -> None:

@@ -197,6 +197,33 @@ async def test_text_recalled_from_memory_is_not_stored_again() -> None:
     assert "already stored: Ann's city is Denver." in echo.asked[0][1]["content"]
 
 
+async def test_without_safeguards_the_session_is_shown_as_it_is_and_the_models_operations_are_what_is_applied() -> None:
+    echo = Fixed(outputs(add("Ann's city is Boston.")))
+    memory = manager(echo, safeguards=False)
+    await memory.ingest(said(memory, "s1", "My city is Boston."))
+    turns = [Turn("user", "Well?"), Turn("assistant", "Ann's city is Boston.")]
+    done = await memory.ingest(memory.session("s2", START + timedelta(days=1), turns))
+    assert texts(memory.state()) == {"m1": "Ann's city is Boston.", "m2": "Ann's city is Boston."} and not done.violations
+    assert echo.asked[1][1]["content"].endswith("user: Well?\nassistant: Ann's city is Boston.")
+
+
+@pytest.mark.parametrize(("safeguards", "attempts", "asked"), [(True, None, 2), (False, None, 1), (False, 3, 3)])
+async def test_an_answer_that_cannot_be_read_is_asked_for_again_only_with_safeguards(
+    safeguards: bool, attempts: int | None, asked: int
+) -> None:
+    silly = Fixed("I am a teapot.")
+    memory = manager(silly, safeguards=safeguards, attempts=attempts)
+    done = await memory.ingest(said(memory, "s1", "My city is Boston."))
+    assert done.outcome is Outcome.UNREADABLE and len(silly.asked) == asked
+
+
+@pytest.mark.parametrize("safeguards", [True, False])
+async def test_without_safeguards_answers_are_read_as_strictly_as_in_training(safeguards: bool) -> None:
+    memory = manager(Fixed(outputs(add("Ann's city is Boston.")).removesuffix("</outputs>")), safeguards=safeguards)
+    done = await memory.ingest(said(memory, "s1", "My city is Boston."))
+    assert done.outcome is (Outcome.APPLIED if safeguards else Outcome.UNREADABLE)
+
+
 async def test_forgetting_erases_one_memory_and_then_everything() -> None:
     memory = manager()
     await memory.ingest(said(memory, "s1", "My city is Boston.", "My dog is Rex."))

@@ -91,6 +91,7 @@ async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
     assert denver.violations == {} and denver.parts == 1 and not denver.late
     assert facts["model"] == f"tiny at {server.url}" and facts["window"] == 16384 and facts["embedder"] == "words"
     assert set(facts["prompt_hashes"]) == {"manager", "session"} and "deltamem" in facts["versions"]
+    assert (facts["safeguards"], facts["attempts"], "warnings" in facts) == ("off", 1, False)
 
 
 async def test_what_was_rolled_back_is_no_source_and_its_session_is_read_again(tmp_path: Path) -> None:
@@ -180,12 +181,13 @@ async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert await run(configure(tmp_path, unused_url())) == records
 
 
-async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overrides", "calls"), [((), 1), (("manager.safeguards=true",), 2), (("attempts=3",), 3)])
+async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path, overrides: Sequence[str], calls: int) -> None:
     with serve(except_in_june(completion("I am a teapot."))) as server:
-        records = await run(configure(tmp_path, server.url))
+        records = await run(configure(tmp_path, server.url, *overrides))
     assert [record.outcome for record in records] == ["applied", "unreadable", "applied"]
-    assert sum(records[1].violations.values()) > 0 and records[1].cost.calls > 1 and records[1].memories == ()
-    assert await run(configure(tmp_path, unused_url())) == records
+    assert sum(records[1].violations.values()) > 0 and records[1].cost.calls == calls and records[1].memories == ()
+    assert await run(configure(tmp_path, unused_url(), *overrides)) == records
     # The store itself does not know the session, so that it can be given again.
     async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path / "memory").open(ANA) as memory:
         assert list(memory.known) == ["s1", "s3"]
@@ -301,6 +303,8 @@ def test_the_mode_decides_the_records_but_not_those_of_react(tmp_path: Path) -> 
     assert set(react["episode_prompts"]) == {"manager", "session"}
     assert react != assisted == decisive("manager.mode=auto") != decisive("manager.mode=assisted", "assisted.k=0")
     assert assisted["episode_prompts"] == AssistedConfig().prompt_hashes
+    assert (react["safeguards"], react["attempts"], assisted["safeguards"], assisted["attempts"]) == (False, 1, True, 2)
+    assert decisive("manager.safeguards=true")["attempts"] == 2 and decisive("attempts=3")["attempts"] == 3
     for wrong in ("manager.mode=fast", "assisted.k=-1", "assisted.kk=1"):
         with pytest.raises(DeltaMemError, match=f"'{wrong.partition('=')[0]}'"):
             decisive(wrong)
