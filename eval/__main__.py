@@ -112,6 +112,27 @@ def compare(
 
 
 @app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="table4, figure3, figure4 or table7.", show_default=False)],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Keys of the benchmark, and runs=FOLDER of training runs, out=, points=[...], serve=vllm, serve_args=[...], "
+            "port=, start_minutes=; draw=true only shows what lies in out.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Evaluate what the paper varies (threshold, lexical fidelity, sessions, searches): a table beside its numbers, charts.
+
+    Trained policies and untrained models are served here one after the other, unless manager.base_url says where they are.
+    """
+    from eval.sweep.run import sweep
+
+    return sweep(name, settings or [], Console(highlight=False))
+
+
+@app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="The data set; an unknown name lists those that exist.", show_default=False)],
     accept_licence: Annotated[

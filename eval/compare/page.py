@@ -209,7 +209,7 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     curves = [None if run.headline.withheld else run.summary.more.get("cumulative") for run in runs]
     if any(curves):
         title = "accuracy of all questions up to a session, mean and spread over users"
-        drawn.append((title, partial(_cumulative, curves=curves)))
+        drawn.append((title, partial(cumulative_chart, curves=curves)))
     return [
         Chart(title, inline_svg(f"{prefix}-{n}", draw, size=(11.6, 3.4) if n < broad else (5.6, 3.2)), broad=n < broad)
         for n, (title, draw) in enumerate(drawn)
@@ -330,14 +330,16 @@ def _against(axes: Axes, runs: Sequence[FinishedRun], metric: str, points: Seque
     _percent(axes)
 
 
-def _cumulative(axes: Axes, curves: Sequence[Sequence[Mapping[str, float]] | None]) -> None:
+def cumulative_chart(axes: Axes, curves: Sequence[Sequence[Mapping[str, float]] | None], spread: bool = True) -> None:
+    """Draw the accuracy by session of each run that has it, and its `spread` over users."""
     for number, points in enumerate(curves):
         if points:
             sessions = [point["session"] + 1 for point in points]
             means, low, high = ([point[part] for point in points] for part in ("mean", "low", "high"))
             every = max(1, len(points) // 8)
             axes.plot(sessions, means, color=colour(number), marker=mark(number), markevery=every, markersize=5)
-            axes.fill_between(sessions, low, high, color=colour(number), alpha=0.12, linewidth=0)
+            if spread:
+                axes.fill_between(sessions, low, high, color=colour(number), alpha=0.12, linewidth=0)
     axes.set_xlabel("sessions")
     whole_numbers(axes.xaxis)
     _percent(axes)
