@@ -117,8 +117,8 @@ def sweep(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Keys of the benchmark, and runs=FOLDER of training runs, out=, points=[...], serve=vllm, serve_args=[...], "
-            "port=, start_minutes=; draw=true only shows what lies in out.",
+            help="Keys of the benchmark, and runs=FOLDER of training runs, out=, points=[...], serve=vllm, "
+            "serve_args=[...], port=, start_minutes=; draw=true only shows what lies in out.",
             show_default=False,
         ),
     ] = None,

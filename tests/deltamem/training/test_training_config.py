@@ -18,6 +18,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.training.config import SupervisedConfig, TrainSettings, folder_of_package, read_by_verl, unknown_keys
 from deltamem.training.pipeline import stages
 from deltamem.training.preflight import Context, check_batches
+from eval.sweep.study import studies
 
 
 def listed(group: str) -> list[str]:
@@ -180,3 +181,14 @@ def test_the_folder_of_a_package() -> None:
     assert Path(folder_of_package("verl"), "trainer", "config", "ppo_trainer.yaml").is_file()
     with pytest.raises(DeltaMemError, match="needs the package no_such_engine; install it with"):
         folder_of_package("no_such_engine")
+
+
+def test_what_a_sweep_evaluates_is_where_its_training_writes() -> None:
+    points = {point.train: point for study in studies().values() for point in study.points.values() if point.train}
+    assert len(points) >= 10
+    for train, point in points.items():
+        if point.x not in (None, 0.0, 0.75):
+            continue  # to compose takes a second
+        config = whole(*train.split())
+        assert config.deltamem.out == f"runs/{point.policies[0]}"
+        assert point.x is None or point.x == config.deltamem.reward.tau
