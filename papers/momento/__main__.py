@@ -22,10 +22,10 @@ from eval.records import Cost, QuestionRecord
 from eval.summary import Summary, counted, score_cells, score_table
 from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence
-from papers.momento.data import MomentoConfig, read_data
+from papers.momento.data import GIVEN_SUMMARIES, MomentoConfig, read_data
 from papers.momento.judge import JUDGE, calibrate, judge_of
-from papers.momento.recall import GIVEN_SUMMARIES, dialogue_sessions
-from papers.momento.scores import SCORES, run_scores, trial_counts, trial_warnings, trials_of
+from papers.momento.recall import dialogue_sessions
+from papers.momento.scores import LAYOUTS, SCORES, failure_counts, run_scores, trial_counts, trial_warnings, trials_of
 from papers.momento.trial import open_trials
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Momento(Benchmark[MomentoConfig]):
     }
     asks = True
     tables = (table,)
+    layouts = LAYOUTS
 
     def __init__(self, config: MomentoConfig) -> None:
         self.config, self.k = config, config.k
@@ -126,7 +127,9 @@ class Momento(Benchmark[MomentoConfig]):
     def report(self, results: Results) -> Report:
         """Scores over tasks; writes the page of all trials."""
         config, questions = self.config, results.questions
-        trials = [trial for _, _, trial in trials_of(questions)]
+        tasks = {str(task.task_id): task for task in self.tasks.tasks}
+        tried = [(tasks[question.key], trial) for question, _, trial in trials_of(questions)]
+        trials = [trial for _, trial in tried]
         scores = run_scores(questions, resamples=config.resamples, seed=config.seed)
         agent, user = (config.answer.model, config.user.model) if config.by_model else (_SCRIPTED, _SCRIPTED)
         protocol = {name: getattr(config, name) for name in ("trials", "turns", "rounds", "k", "context_tokens")}
@@ -136,14 +139,18 @@ class Momento(Benchmark[MomentoConfig]):
             | {"database": config.database.partition(":")[0], "agent": agent, "user": user}
             | {"intervals": "95%, bootstrap over tasks; trials of one task do not count as more"},
             data=self.tasks.description()
-            | {"chosen": len(self.asked), "published": None if config.data is not None else False},
+            | {"chosen": len(self.asked), "published": self.tasks.published},
             scores=scores,
             headline=("passed",),
             judged_by={name: JUDGE for name in scores if name.startswith(("passed", "pass@", "pass^", "coverage"))},
             problems=self.tasks.problems,
             warnings=[*trial_warnings(trials, {"user": config.user.max_tokens, "judge": config.judge.max_tokens})],
             costs={part: sum((one.costs.get(part, Cost()) for one in trials), Cost()) for part in _PARTS},
-            more={"mode": "answered" if config.by_model else _SCRIPTED, "trials": trial_counts(trials)},
+            more={
+                "mode": "answered" if config.by_model else _SCRIPTED,
+                "trials": trial_counts(trials),
+                "failed_at": failure_counts(tried),
+            },
         )
         write_page(config.out / TRIALS_PAGE, page(config.system, made, questions))
         return made
@@ -157,6 +164,16 @@ class Momento(Benchmark[MomentoConfig]):
             f"{counts['done']:,} trials, {counts['failed']:,} failed; {counts['calls_of_tools']:,} calls of tools, "
             f"{counts['violations']:,} against a rule{unreadable}; every trial: {TRIALS_PAGE}"
         )
+        failed = summary.more["failed_at"]
+        if failed["not_passed"] and "passed" not in summary.withheld:
+            metrics = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in failed["by_metric"].items())
+            tools = [
+                f"{tool} {of['missed']:,} of {of['expected']:,}" for tool, of in failed["by_tool"].items() if of["missed"]
+            ]
+            yield (
+                f"{failed['not_passed']:,} of {failed['trials']:,} trials did not pass, for {metrics}; "
+                f"tools most missed: {', '.join(tools[:3]) or 'none'}"
+            )
 
 
 def main(config: MomentoConfig) -> int:

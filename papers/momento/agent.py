@@ -33,6 +33,10 @@ DONE = "[DONE]"
 BEGINNING = "(The conversation begins. Say what you want.)"
 SILENCE = "(The assistant said nothing.)"
 NOTHING_KNOWN = "(nothing)"
+SESSIONS_TOLD = (
+    "\n\nAll that was said in those conversations can be read with execute_sql, in the table sessions; "
+    "get_database_schema has its columns."
+)
 TOO_MANY_ROUNDS = "(No more tool calls for this message. Answer the customer now with what you have.)"
 EARLIER = "(Notes on the earlier part of this conversation)"
 SCHEMAS = [tool.schema() for tool in tools.TOOLS.values()]
@@ -144,7 +148,7 @@ class LLMAgent:
         system = self.prompt.fill(
             user_id=self.task.user_id,
             date=f"{self.task.current_date:%A}, {self.task.current_date}",
-            memory="\n".join(memory) or NOTHING_KNOWN,
+            memory=("\n".join(memory) or NOTHING_KNOWN) + SESSIONS_TOLD * (self.toolbox.world.sessions_of is not None),
             rounds=str(self.rounds),
         )
         head = {"role": "system", "content": system}

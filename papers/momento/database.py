@@ -1,7 +1,7 @@
 """The state of the restaurant service in PostgreSQL with pgvector, on a server of the user's or on a private one.
 
 What agents write goes through `papers.momento.sql`, and is refused by the database besides: one role reads the tables of the
-service, another by row level security a user's own sessions, and neither may call anything that does more than compute.
+service, others by row level security a user's own sessions, and none may call anything that does more than compute.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _LONGEST_RESULT = 200_000
 _MOST_RECALLED = 1000
 _MOST_ON_DISK = "256MB"
 _USER_SETTING = "momento.user_id"
-_READER, _RECALLER = "reader", "recaller"
+_READER, _RECALLER, _USER = "reader", "recaller", "user"
+_MAY_READ = {_READER: READABLE, _RECALLER: (SESSIONS,), _USER: (*READABLE, SESSIONS)}
+"""By role the tables that it reads, of the sessions the rows of one user."""
 _STABLE_ALLOWED = (
     "'extract', 'date_part', 'date_trunc', 'to_char', 'concat', 'timestamptz_pl_interval', 'timestamptz_mi_interval', "
     "'array_to_string'"
@@ -91,7 +93,7 @@ class ServiceDatabase:
     """A database of its own on a server whose superuser we are; one trial at a time."""
 
     def __init__(self, url: str, name: str, roles: Mapping[str, tuple[str, str]]) -> None:
-        """Connect; `roles` are those that read, by what for, with their passwords."""
+        """Connect; `roles` are those of `_MAY_READ`, with their passwords."""
         ours: dict[str, Any] = {"dbname": name, "autocommit": True, "options": "-c TimeZone=UTC"}
         with ExitStack() as stack:
             self._owner = stack.enter_context(closing(psycopg.connect(url, row_factory=dict_row, **ours)))
@@ -132,13 +134,17 @@ class ServiceDatabase:
         """All or nothing of what is done in the block."""
         return self._owner.transaction()
 
-    def select(self, query: str, most: int) -> tuple[list[str], list[Row]]:
-        """Run an agent's own SELECT over `READABLE`; returns names of columns and at most so many rows as JSON values.
+    def select(self, query: str, most: int, user_id: str | None = None) -> tuple[list[str], list[Row]]:
+        """Run an agent's own SELECT over `READABLE`, and over the sessions of `user_id` if one is named.
+
+        Returns names of columns and at most so many rows as JSON values.
 
         Raises:
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
+        if user_id is not None:
+            return self._own(_USER, user_id, *sql.checked(query, _MAY_READ[_USER]), most)
         asked, bounded = sql.checked(query, READABLE, (SESSIONS,))
         return self.guarded(_READER, asked, _limited(bounded, most), most)
 
@@ -148,11 +154,14 @@ class ServiceDatabase:
         ``:query_embedding`` and ``:user_id`` stand for what they say.
         """
         values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
-        reader = self._readers[_RECALLER]
-        asked, bounded = sql.checked(query, (SESSIONS,), READABLE, values)
+        return self._own(_RECALLER, user_id, *sql.checked(query, (SESSIONS,), READABLE, values), _MOST_RECALLED)[1]
+
+    def _own(self, role: str, user_id: str, asked: str, bounded: str, most: int) -> tuple[list[str], list[Row]]:
+        """`guarded`, where of the sessions those of a user are visible."""
+        reader = self._readers[role]
         with reader.transaction():
             reader.execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
-            return self.guarded(_RECALLER, asked, _limited(bounded, _MOST_RECALLED), _MOST_RECALLED)[1]
+            return self.guarded(role, asked, _limited(bounded, most), most)
 
     def guarded(self, role: str, query: str, bounded: str, most: int) -> tuple[list[str], list[Row]]:
         """Run SQL with nothing but the rights of a role between it and the database.
@@ -270,7 +279,7 @@ def open_databases(name: str, count: int) -> Iterator[list[ServiceDatabase]]:
     if not name.startswith(("postgresql://", "postgres://")):
         raise DeltaMemError(f"database={name} does not exist; there are: postgres, postgresql://...")
     template = f"momento_{secrets.token_hex(6)}"
-    roles = {kind: (f"{template}_{kind}", secrets.token_hex(16)) for kind in (_READER, _RECALLER)}
+    roles = {kind: (f"{template}_{kind}", secrets.token_hex(16)) for kind in _MAY_READ}
     with ExitStack() as stack:
         try:
             server = stack.enter_context(closing(psycopg.connect(name, autocommit=True)))
@@ -292,7 +301,7 @@ def open_databases(name: str, count: int) -> Iterator[list[ServiceDatabase]]:
 
 
 def _prepare(url: str, template: str, roles: Mapping[str, tuple[str, str]]) -> None:
-    """Make tables, and the two roles that read them."""
+    """Make tables, and the roles that read them."""
     types = {"money": "numeric", "json": "jsonb", "list": "text[]", "timestamp": "timestamptz", "real": "float8"}
     statements = ["CREATE EXTENSION vector"]
     statements += [f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, of))})" for name, of in ENUMS.items()]
@@ -300,7 +309,8 @@ def _prepare(url: str, template: str, roles: Mapping[str, tuple[str, str]]) -> N
         typed = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
         statements.append(f"CREATE TABLE {table} ({typed}, PRIMARY KEY (id))")
     statements += ["CREATE INDEX ON menu_items(restaurant_id)", _LOCK_DOWN + _BOUNDED]
-    for kind, tables in ((_READER, READABLE), (_RECALLER, (SESSIONS,))):
+    statements.append(f"ALTER TABLE {SESSIONS} ENABLE ROW LEVEL SECURITY")
+    for kind, tables in _MAY_READ.items():
         role, password = roles[kind]
         statements += [
             f"CREATE ROLE {role} LOGIN PASSWORD '{password}'",
@@ -312,12 +322,12 @@ def _prepare(url: str, template: str, roles: Mapping[str, tuple[str, str]]) -> N
             f"GRANT USAGE ON SCHEMA public TO {role}",
             f"GRANT SELECT ON {', '.join(tables)} TO {role}",
         ]
-    own = f"USING (user_id = current_setting('{_USER_SETTING}', true))"
-    statements += [
-        f"ALTER TABLE {SESSIONS} ENABLE ROW LEVEL SECURITY",
-        f"CREATE POLICY own ON {SESSIONS} FOR SELECT TO {role} {own}",
-        f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {role}",
-    ]
+        if SESSIONS in tables:
+            own = f"USING (user_id = current_setting('{_USER_SETTING}', true))"
+            statements += [
+                f"CREATE POLICY own_{kind} ON {SESSIONS} FOR SELECT TO {role} {own}",
+                f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {role}",
+            ]
     with closing(psycopg.connect(url, dbname=template, autocommit=True)) as connection:
         connection.execute("; ".join(statements).encode())
 

@@ -63,14 +63,14 @@ TABLES: dict[str, dict[str, str]] = {
     ),
     "sessions": _columns(
         "id uuid, user_id text, started_at timestamp, ended_at timestamp, summary text, extracted_facts json, "
-        "embedding vector"
+        "embedding vector, messages json"
     ),
 }
 """Columns of each table with their types."""
 
 SESSIONS = "sessions"
 READABLE = tuple(name for name in TABLES if name != SESSIONS)
-"""What ``execute_sql`` may read: not the sessions, because how a memory finds these is under test."""
+"""What ``execute_sql`` may always read; the user's own sessions only where no memory is under test that has to find them."""
 
 
 def amount(value: float | str | Decimal) -> Decimal:

@@ -14,14 +14,12 @@ from eval.systems.base import DialogueSession, DialogueTurn, Memory, SessionBuff
 from eval.systems.baselines import Baseline, BaselineKind
 from eval.systems.kinds import SystemContext
 from papers.momento.agent import Model
+from papers.momento.data import GIVEN_SUMMARIES
 from papers.momento.mini import turn_id
 from papers.momento.policies import CallError, PolicyViolationError, Row
 from papers.momento.scores import RecallRecord
 from papers.momento.tasks import MomentoTask
 from papers.momento.world import World
-
-GIVEN_SUMMARIES = "given_summaries"
-"""The system that builds no memory and searches the summaries of the data set, as the benchmark's own agent does."""
 
 
 def _given(context: SystemContext) -> Baseline:
@@ -122,7 +120,11 @@ def _shown(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def summary_rows(task: MomentoTask, embedder: Embedder) -> list[Row]:
-    """Rows of the table of sessions, with embeddings of summary and facts; a `DeltaMemError` if the embedder fails."""
+    """Rows of the table of sessions, with embeddings of summary and facts and all that was said.
+
+    Raises:
+        DeltaMemError: If the embedder fails.
+    """
     if not task.sessions:
         return []
     texts = [
@@ -131,6 +133,10 @@ def summary_rows(task: MomentoTask, embedder: Embedder) -> list[Row]:
     ]
     columns = {"id", "user_id", "started_at", "ended_at", "summary", "extracted_facts"}
     return [
-        {**session.model_dump(include=columns), "embedding": [float(value) for value in vector]}
+        {
+            **session.model_dump(include=columns),
+            "embedding": [float(value) for value in vector],
+            "messages": [{"seq": one.seq, "role": one.role, "content": one.text} for one in session.messages],
+        }
         for session, vector in zip(task.sessions, embedder.documents(texts), strict=True)
     ]

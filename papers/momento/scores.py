@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import comb
 from typing import Any
@@ -11,9 +12,11 @@ from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.window import estimate_tokens
+from eval.compare.layout import ALL, Variant, columns_of
+from eval.compare.layout import Table as PaperTable
 from eval.records import AnswerRecord, Cost, QuestionRecord
 from eval.scores import AskedValue, Value, answer_value, metric_scores
-from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, sorted_nodes
+from papers.momento.tasks import PUBLISHED_TASKS, ActionNode, ExpectedInformation, MomentoTask, sorted_nodes
 from papers.momento.tools import VIOLATION, failed
 from papers.momento.world import HASHES
 
@@ -79,15 +82,13 @@ def matches(node: ActionNode, action: Action) -> bool:
     return True
 
 
-def dag_recall(dag: Sequence[ActionNode], actions: Sequence[Action], *, ordered: bool = False) -> float:
-    """Share of the nodes that were done; of one whose predecessors were not, nothing counts.
+def done_nodes(dag: Sequence[ActionNode], actions: Sequence[Action], *, ordered: bool = False) -> dict[str, int]:
+    """The number of the action of each node that was done; one whose predecessors were not never was.
 
     Each action counts once, the earliest that fits. With `ordered` it must come after those of the predecessors, which
     the benchmark does not ask for.
     """
-    if not dag:
-        return 1.0
-    done: dict[str, int] = {}  # the action of each node
+    done: dict[str, int] = {}
     for node in sorted_nodes(dag):
         if not all(name in done for name in node.predecessors):
             continue
@@ -97,7 +98,12 @@ def dag_recall(dag: Sequence[ActionNode], actions: Sequence[Action], *, ordered:
             if number not in used and matches(node, actions[number]):
                 done[node.id] = number
                 break
-    return len(done) / len(dag)
+    return done
+
+
+def dag_recall(dag: Sequence[ActionNode], actions: Sequence[Action], *, ordered: bool = False) -> float:
+    """Share of the nodes that were done; see `done_nodes`."""
+    return len(done_nodes(dag, actions, ordered=ordered)) / len(dag) if dag else 1.0
 
 
 def tool_recall(dags: Sequence[Sequence[ActionNode]], actions: Sequence[Action], *, ordered: bool = False) -> float:
@@ -267,6 +273,61 @@ def _over_trials(chance: Callable[[int, int, int], float], k: int) -> AskedValue
         answer_value("passed").parts,
         lambda passed: chance(k, round(sum(passed)), len(passed)) if len(passed) >= k else None,
     )
+
+
+TABLE_1 = {
+    "state": "DB state",
+    "coverage": "output",
+    "tool_recall": "tool recall",
+    "pass@3": "Pass@3",
+    "pass^3": "Pass^3",
+}
+LAYOUTS = (
+    PaperTable(
+        "as in Table 1 of the Momento paper",
+        columns_of({ALL: PUBLISHED_TASKS}, TABLE_1),
+        (Variant("", {name: name for name in TABLE_1}),),
+        id="momento",
+        note=f"A file of {PUBLISHED_TASKS} tasks is taken for the published one, whose sum is not known here. The paper's "
+        "agent is system=given_summaries; its customer was Qwen3.6-35B-A3B in all rows.",
+    ),
+)
+"""As the paper has it."""
+
+METRICS = ("state", "coverage", "tool_recall")
+"""What a trial must have right to pass."""
+
+
+def failure_counts(trials: Iterable[tuple[MomentoTask, TrialRecord]]) -> dict[str, Any]:
+    """Where trials fail, by metric and by tool (figures 2 and 3 of the paper); trials that broke are left out.
+
+    Returns:
+        ``trials`` and ``not_passed``; ``by_metric`` how many fell short in each of `METRICS`, more than one perhaps; and
+        ``by_tool``, most missed first, how many calls were ``expected`` by the alternative that was followed best,
+        ``missed`` of them, and ``uncalled`` of these because the tool was not called at all.
+    """
+    count = not_passed = 0
+    by_metric = Counter(dict.fromkeys(METRICS, 0))
+    expected, missed, uncalled = Counter[str](), Counter[str](), Counter[str]()
+    for task, trial in trials:
+        if trial.scores is None:
+            continue
+        count, not_passed = count + 1, not_passed + (not trial.scores.passed)
+        by_metric.update(name for name in METRICS if getattr(trial.scores, name) < 1)
+        followed = max(task.action_dags, key=lambda dag: dag_recall(dag, trial.actions), default=())
+        done, called = done_nodes(followed, trial.actions), {action.name for action in trial.actions}
+        expected.update(node.tool for node in followed)
+        missed.update(node.tool for node in followed if node.id not in done)
+        uncalled.update(node.tool for node in followed if node.tool not in called)
+    by_tool = sorted(expected, key=lambda tool: (-missed[tool], tool))
+    return {
+        "trials": count,
+        "not_passed": not_passed,
+        "by_metric": dict(by_metric),
+        "by_tool": {
+            tool: {"expected": expected[tool], "missed": missed[tool], "uncalled": uncalled[tool]} for tool in by_tool
+        },
+    }
 
 
 def trial_counts(trials: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from papers.momento.policies import (
     MOST_MINUTES,
     PROVIDERS,
     READABLE,
+    SESSIONS,
     TABLES,
     CallError,
     PolicyViolationError,
@@ -571,9 +572,8 @@ def get_database_schema(world: World) -> Row:
     """Tables and columns that execute_sql can read."""
     types = {"list": "TEXT[]", "json": "JSONB", "money": "NUMERIC", "timestamp": "TIMESTAMPTZ"}
     types |= {kind: f"ENUM ({', '.join(values)})" for kind, values in ENUMS.items()}
-    columns = {
-        table: {column: types.get(kind, kind.upper()) for column, kind in TABLES[table].items()} for table in READABLE
-    }
+    shown = (*READABLE, SESSIONS) if world.sessions_of is not None else READABLE
+    columns = {table: {column: types.get(kind, kind.upper()) for column, kind in TABLES[table].items()} for table in shown}
     return {"tables": {table: {"columns": of} for table, of in columns.items()}}
 
 
@@ -583,5 +583,5 @@ def execute_sql(world: World, query: Query, max_rows: int = 100) -> Row:
         raise CallError("the query is empty")
     if max_rows < 1:
         raise CallError("max_rows must be at least 1")
-    columns, rows = world.database.select(query, max_rows)
+    columns, rows = world.database.select(query, max_rows, world.sessions_of)
     return {"columns": columns, "rows": rows, "row_count": len(rows)}

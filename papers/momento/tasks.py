@@ -25,6 +25,10 @@ from papers.momento.world import HASHES, TRIAL_TABLES
 LICENCE = "CC BY-SA, says the paper; the data set is adrilmanurung/momento on the Hugging Face hub, split test"
 
 
+PUBLISHED_TASKS = 161
+"""In the published file, says the paper."""
+
+
 class _Published(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -189,6 +193,11 @@ class TaskSet:
     licence: str
     tasks: tuple[MomentoTask, ...]
     problems: tuple[str, ...] = ()  # What could not be read, one sentence each
+
+    @property
+    def published(self) -> bool | None:
+        """Whether these are the published tasks, of which only the number is known; None if that differs."""
+        return False if self.licence != LICENCE else len(self.tasks) == PUBLISHED_TASKS or None
 
     def description(self) -> dict[str, Any]:
         """What the summary says of them."""

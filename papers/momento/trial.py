@@ -27,11 +27,11 @@ from papers.momento.agent import (
     check_room,
     with_images,
 )
-from papers.momento.data import MomentoConfig
+from papers.momento.data import GIVEN_SUMMARIES, MomentoConfig
 from papers.momento.facts import FactReader
 from papers.momento.judge import judge_of
 from papers.momento.policies import DatabaseFailedError
-from papers.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, summary_rows
+from papers.momento.recall import MemoryRecall, Recall, SummaryRecall, summary_rows
 from papers.momento.scores import ExchangeRecord, TrialRecord, TrialScores, answer_of, recalled_tokens, score_trial
 from papers.momento.tasks import MomentoTask
 from papers.momento.world import Catalogue, World
@@ -181,10 +181,11 @@ class Trials:
 
     async def _trial(self, task: MomentoTask, number: int, world: World, memory: Memory) -> TrialRecord:
         rows: Sequence[Mapping[str, object]] = ()
+        shown_to = task.user_id if self.config.shows_sessions else None
         try:
-            if self.config.system == GIVEN_SUMMARIES:
+            if self.config.system == GIVEN_SUMMARIES or shown_to is not None:
                 rows = await asyncio.to_thread(summary_rows, task, self.context.embedder)
-            await asyncio.to_thread(world.reset, task.current_date, task.seed_data, rows)
+            await asyncio.to_thread(world.reset, task.current_date, task.seed_data, rows, sessions_of=shown_to)
         except DatabaseFailedError:
             raise
         except Exception as error:  # rows of this task that the database refuses must not lose the others

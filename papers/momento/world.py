@@ -67,6 +67,7 @@ class World:
         """Fill an empty database."""
         self.database = database
         self.today = date.min
+        self.sessions_of: str | None = None  # The user whose sessions `execute_sql` shows; None: nobody's
         self._users = [str(user["id"]) for user in catalogue.users]
         self._made = 0
         with database.transaction():
@@ -75,10 +76,13 @@ class World:
                 stamped = table in ("users", "payment_methods")
                 database.insert(table, [{"created_at": _EPOCH, **row} for row in rows] if stamped else rows)
 
-    def reset(self, today: date, seed: Mapping[str, Rows], sessions: Rows = ()) -> None:
+    def reset(
+        self, today: date, seed: Mapping[str, Rows], sessions: Rows = (), *, sessions_of: str | None = None
+    ) -> None:
         """Begin a trial: nothing is left of the one before. All or nothing.
 
         `seed` has rows of `TRIAL_TABLES`. Whoever has a row of memberships there has no others; the rest has a basic one.
+        The sessions of `sessions_of` can be read by ``execute_sql``.
 
         Raises:
             DeltaMemError: If a row does not fit its table.
@@ -97,7 +101,7 @@ class World:
             for table in reversed(TRIAL_TABLES):
                 self.database.insert(table, list(seed.get(table, ())))
             self.database.insert(SESSIONS, list(sessions))
-        self.today, self._made = today, 0
+        self.today, self._made, self.sessions_of = today, 0, sessions_of
 
     def new_id(self) -> str:
         """An id for a new row; the same in each trial, so that trials can be compared."""

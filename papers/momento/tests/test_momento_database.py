@@ -182,7 +182,7 @@ def test_nothing_is_left_on_a_server_whatever_happens(server_url: str) -> None:
         with pytest.raises(DeltaMemError, match=r"PostgreSQL cannot be used: .*permission denied"), open_databases(poor, 1):
             pass
         with open_databases(server_url, 1):
-            assert len(left()) == len(before) + 4
+            assert len(left()) == len(before) + 5
         assert left() == before
         server.execute("DROP ROLE poor")
 

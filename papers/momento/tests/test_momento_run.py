@@ -34,7 +34,7 @@ from papers.momento.tasks import Image, PastMessage, TaskSet
 from papers.momento.world import World
 
 MINI = mini_tasks()
-NAMED = ("answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000", "limit=1", "trials=1", "system=oracle")
+NAMED = ("answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000", "limit=1", "trials=1", "system=oracle", "user.model=tiny")
 QUICK = ("judge.max_retries=0", "answer.max_retries=0", "judge.probes=false")
 
 pytestmark = pytest.mark.usefixtures("quick_runs")
@@ -52,6 +52,9 @@ def test_a_run_says_what_came_of_it(run: Finished) -> None:
     assert run.code == 0 and run.summary["trials"]["done"] == 18 and not run.summary["trials"]["failed"]
     assert "Momento, not the published file, naive_rag: passed" in run.stdout and "n 9 of 54" in run.stdout
     assert "18 trials, 0 failed" in run.stdout and "pass^2" in run.stdout
+    failed = run.summary["failed_at"]
+    assert f"{failed['not_passed']} of 18 trials did not pass, for state" in run.stdout
+    assert failed["not_passed"] == round(18 * (1 - run.passed())) and "create_order" in run.page.partition("<h2>Trials")[0]
     trials = [trial.scores for trial in run.trials.values() if trial.scores is not None]
     for name in SCORES:
         of = run.summary["scores"][name]["all"]
@@ -136,7 +139,8 @@ def test_a_run_that_is_killed_goes_on_without_a_trial_twice(tmp_path: Path) -> N
         (["data=x.jsonl", "world=y"], "momento-mini only"),
         (["data=x.jsonl", "world=y", "system=oracle", "base_url=URL", "answer.model=tiny"], "needs gold evidence"),
         (["system=given_summaries", "estimate=true"], "not for this benchmark"),
-        (["system=naive_rag", "base_url=URL", "user.base_url=URL", "answer.model=tiny", *QUICK], "reached"),
+        (["system=naive_rag", "base_url=URL", "answer.model=tiny"], "user.model=NAME plays the customer"),
+        (["system=naive_rag", "base_url=URL", "user.model=tiny", "answer.model=tiny", *QUICK], "reached"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], reason: str) -> None:
@@ -233,6 +237,24 @@ def asked(server: Served, begin: str) -> list[dict[str, Any]]:
     return [body for body in server.requests if not is_check(body) and str(body["messages"][0]["content"]).startswith(begin)]
 
 
+@pytest.mark.parametrize(
+    ("given", "temperature", "body"),
+    [
+        (["answer.model=Qwen/Qwen3.6-27B"], 1.0, {"top_p": 0.95, "top_k": 20}),
+        (["answer.model=gemma4-31b-it"], 1.0, {"top_p": 0.95, "top_k": 64}),
+        (["answer.model=gpt-5.4-mini"], 1.0, {}),
+        (["answer.model=Qwen/Qwen3.6-27B", "answer.temperature=0"], 0.0, {}),
+    ],
+)
+def test_models_are_sampled_as_published_unless_told_otherwise(
+    tmp_path: Path, given: list[str], temperature: float, body: dict[str, Any]
+) -> None:
+    config = configured(tmp_path, "user.model=Qwen/Qwen3.6-35B-A3B", *given)
+    assert (config.answer.temperature, config.answer.extra_body) == (temperature, body)
+    assert (config.user.temperature, config.user.extra_body) == (1.0, {"top_p": 0.95, "top_k": 20})
+    assert config.judge.temperature == 0 and config.run_config()["answer"]["temperature"] == temperature
+
+
 def test_models_play_agent_user_and_judge(tmp_path: Path) -> None:
     with serve(Models()) as server:
         chosen = (f"base_url={server.url}", *NAMED, *QUICK)
@@ -267,6 +289,28 @@ def test_a_model_writes_the_query_over_summaries(tmp_path: Path) -> None:
     assert recalled.how == "query" and len(recalled.texts) == 9 and not recalled.refused
     assert list(recalled.texts) == sorted(recalled.texts) and only(done).costs["recall"].calls == 2
     assert str(TASK.current_date) in asked(server, "Write one SELECT")[0]["messages"][0]["content"]
+
+
+def test_the_agent_of_the_benchmark_reads_the_sessions_by_sql_and_that_of_a_memory_does_not(tmp_path: Path) -> None:
+    query = {"query": "SELECT started_at, messages FROM sessions ORDER BY started_at LIMIT 1"}
+
+    def agent(body: dict[str, Any]) -> Reply:
+        if body["messages"][-1]["role"] == "user":
+            calls = [tool_call("execute_sql", query), tool_call("get_database_schema", {}, "schema")]
+            return completion(None, tool_calls=calls)
+        return completion("Well.")
+
+    asked_for = {}
+    for system in ("given_summaries", "oracle"):
+        done, server = by_models(tmp_path / system, Models(agent=agent), f"system={system}", "turns=1")
+        asked_for[system] = "in the table sessions" in asked(server, "You serve")[0]["messages"][0]["content"]
+        read, schema = only(done).actions
+        assert ("sessions" in json.loads(schema.result)["tables"]) == asked_for[system] != read.failed
+        if system == "given_summaries":
+            (row,) = json.loads(read.result)["rows"]
+            first = min(TASK.sessions, key=lambda session: session.started_at)
+            assert [one["content"] for one in row["messages"]] == [one.text for one in first.messages]
+    assert asked_for == {"given_summaries": True, "oracle": False}
 
 
 @pytest.mark.parametrize("query", ["SELECT * FROM users", "I cannot."])

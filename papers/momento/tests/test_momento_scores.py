@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from datetime import date
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from papers.momento.scores import (
     TrialScores,
     answer_of,
     dag_recall,
+    failure_counts,
     is_part,
     matches,
     matching_hashes,
@@ -26,7 +28,7 @@ from papers.momento.scores import (
     run_scores,
     said,
 )
-from papers.momento.tasks import ActionNode, ExpectedInformation, sorted_nodes
+from papers.momento.tasks import ActionNode, ExpectedInformation, MomentoTask, sorted_nodes
 from papers.momento.world import HASHES
 
 
@@ -163,3 +165,21 @@ def test_a_failure_is_not_a_zero() -> None:
     }
     assert made["passed"]["failed"] == made["pass@2"]["failed"] == 1
     assert "passed(valid)" not in run_scores([question(1, None)], resamples=20, seed=0)
+
+
+def test_failures_are_counted_by_metric_and_by_tool_of_the_alternative_that_was_followed_best() -> None:
+    long = (node("a", tool="get_membership_benefits"), node("b", "a"), node("c", tool="create_order"))
+    task = MomentoTask(task_id=1, user_id="u", instruction="i", current_date=date(2026, 5, 18), action_dags=(long, long[2:]))
+    done = action("b"), action("c", tool="create_order")
+    half = TrialRecord(actions=done[:1], scores=scores(passed=False))  # b is called and does not count: a comes before it
+    whole = TrialRecord(actions=done[1:], scores=scores(passed=True))  # the short alternative
+    counts = failure_counts([(task, half), (task, whole), (task, TrialRecord(error="broken"))])
+    assert (counts["trials"], counts["not_passed"]) == (2, 1)
+    assert counts["by_metric"] == {"state": 1, "coverage": 1, "tool_recall": 0}  # as their records say
+    assert list(counts["by_tool"].items()) == [
+        ("create_order", {"expected": 2, "missed": 1, "uncalled": 1}),
+        ("get_membership_benefits", {"expected": 1, "missed": 1, "uncalled": 1}),
+        ("get_user_details", {"expected": 1, "missed": 1, "uncalled": 0}),
+    ]
+    nothing = failure_counts([])
+    assert nothing["by_tool"] == {} and not any(nothing["by_metric"].values())

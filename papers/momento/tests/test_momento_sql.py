@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
-from momento_cases import MARA, OREN, new_id
+from momento_cases import MARA, OREN, SEED, SESSIONS, TODAY, new_id, reset
 
 from papers.momento.policies import CallError, PolicyViolationError
 from papers.momento.tools import ERROR, call, failed
@@ -201,6 +202,22 @@ def test_recall_never_sees_the_sessions_of_others_nor_anything_else(world: World
     for query in ("SELECT * FROM users", "SELECT * FROM session_messages", "DELETE FROM sessions", "SELECT 1; SELECT 2"):
         with pytest.raises(PolicyViolationError):
             world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+
+
+def test_execute_sql_shows_the_sessions_of_the_user_alone_and_only_where_they_may_be_seen(world: World) -> None:
+    joined = {"query": "SELECT u.first_name, s.summary FROM sessions s JOIN users u ON u.id = s.user_id ORDER BY s.started_at"}
+    assert failed(call(world, "execute_sql", joined)) and "sessions" not in call(world, "get_database_schema", {})
+    world.reset(TODAY, SEED, SESSIONS, sessions_of=MARA)
+    rows = json.loads(call(world, "execute_sql", joined))["rows"]
+    assert [row["summary"] for row in rows] == ["Mara likes pasta", "Mara dines late"] and rows[0]["first_name"] == "Mara"
+    assert "messages" in json.loads(call(world, "get_database_schema", {}))["tables"]["sessions"]["columns"]
+    for query in [*RECALLS, *ATTACKS]:
+        assert "CANARY" not in call(world, "execute_sql", {"query": query.replace(":user_id", f"'{OREN}'")}), query
+    for query in PAST_THE_GATE:
+        with suppress(PolicyViolationError, CallError):
+            assert "CANARY" not in json.dumps(world.database.guarded("user", query, query, 10), default=str), query
+    reset(world)
+    assert failed(call(world, "execute_sql", joined))  # the next trial begins without them
 
 
 def test_recall_by_meaning_and_by_time(world: World) -> None:
