@@ -21,7 +21,7 @@ from house import House
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("deltamem", "rewards", "synth", "eval", "papers", "integrations")
-NOT_OURS = {".git", ".venv", ".venv-vllm", ".venv-llama", ".clients", "__pycache__", "build", "dist"}
+NOT_OURS = {".git", ".venv", ".venv-vllm", ".venv-llama", ".venv-verifiers", ".clients", "__pycache__", "build", "dist"}
 NOT_OURS |= {"runs", "data", "models", "outputs", "multirun"}
 
 MACHINE_PATH = re.compile(r"(?<![\w.}\])])/(?:root|tmp|opt|mnt|(?:home|Users)/[\w.-]+)(?![\w-])")

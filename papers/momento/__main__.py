@@ -138,8 +138,7 @@ class Momento(Benchmark[MomentoConfig]):
             protocol=protocol
             | {"database": config.database.partition(":")[0], "agent": agent, "user": user}
             | {"intervals": "95%, bootstrap over tasks; trials of one task do not count as more"},
-            data=self.tasks.description()
-            | {"chosen": len(self.asked), "published": self.tasks.published},
+            data=self.tasks.description() | {"chosen": len(self.asked), "published": self.tasks.published},
             scores=scores,
             headline=("passed",),
             judged_by={name: JUDGE for name in scores if name.startswith(("passed", "pass@", "pass^", "coverage"))},

@@ -14,7 +14,6 @@ from papers.momento.mini import mini_catalogue, mini_tasks
 from papers.momento.tasks import TaskSet, read_tasks
 from papers.momento.world import Catalogue, read_catalogue
 
-
 GIVEN_SUMMARIES = "given_summaries"
 """The system that builds no memory and searches the summaries of the data set, as the benchmark's own agent does."""
 

@@ -76,9 +76,7 @@ class World:
                 stamped = table in ("users", "payment_methods")
                 database.insert(table, [{"created_at": _EPOCH, **row} for row in rows] if stamped else rows)
 
-    def reset(
-        self, today: date, seed: Mapping[str, Rows], sessions: Rows = (), *, sessions_of: str | None = None
-    ) -> None:
+    def reset(self, today: date, seed: Mapping[str, Rows], sessions: Rows = (), *, sessions_of: str | None = None) -> None:
         """Begin a trial: nothing is left of the one before. All or nothing.
 
         `seed` has rows of `TRIAL_TABLES`. Whoever has a row of memberships there has no others; the rest has a basic one.

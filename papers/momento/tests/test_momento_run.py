@@ -34,7 +34,8 @@ from papers.momento.tasks import Image, PastMessage, TaskSet
 from papers.momento.world import World
 
 MINI = mini_tasks()
-NAMED = ("answer.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000", "limit=1", "trials=1", "system=oracle", "user.model=tiny")
+NAMED = ("answer.model=tiny", "user.model=tiny", "answer.max_tokens=1000", "judge.max_tokens=1000")
+NAMED += ("limit=1", "trials=1", "system=oracle")
 QUICK = ("judge.max_retries=0", "answer.max_retries=0", "judge.probes=false")
 
 pytestmark = pytest.mark.usefixtures("quick_runs")

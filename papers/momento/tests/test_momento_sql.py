@@ -205,7 +205,7 @@ def test_recall_never_sees_the_sessions_of_others_nor_anything_else(world: World
 
 
 def test_execute_sql_shows_the_sessions_of_the_user_alone_and_only_where_they_may_be_seen(world: World) -> None:
-    joined = {"query": "SELECT u.first_name, s.summary FROM sessions s JOIN users u ON u.id = s.user_id ORDER BY s.started_at"}
+    joined = {"query": "SELECT first_name, summary FROM sessions s JOIN users u ON u.id = s.user_id ORDER BY started_at"}
     assert failed(call(world, "execute_sql", joined)) and "sessions" not in call(world, "get_database_schema", {})
     world.reset(TODAY, SEED, SESSIONS, sessions_of=MARA)
     rows = json.loads(call(world, "execute_sql", joined))["rows"]
