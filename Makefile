@@ -9,6 +9,7 @@
 #                Python packages (1.7 GB; two minutes)
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
 # make clients   .clients, environments with programs of others that talk to the server in tests (two minutes)
+# make verifiers .venv-verifiers with the package verifiers, and the tests of our environment for it (three minutes)
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or 3.12).
@@ -33,13 +34,14 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 LLAMA_VENV := .venv-llama
+VERIFIERS_VENV := .venv-verifiers
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 # An environment for each folder with requirements of pip or npm, which name exact versions.
 CLIENTS := .clients
 CLIENT_STAMPS := $(patsubst tests/clients/%,$(CLIENTS)/%.installed,$(dir $(wildcard tests/clients/*/requirements.txt tests/clients/*/package.json)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm smol models clients demo test test-all lint clean
+.PHONY: help install vllm smol models clients verifiers demo test test-all lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +103,15 @@ $(CLIENTS)/%/.installed: tests/clients/%/package.json $(CLIENTS)/node/.installed
 	PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm install --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+verifiers: $(VERIFIERS_VENV)/.installed
+	$(VERIFIERS_VENV)/bin/python -m pytest -q integrations/verifiers
+
+$(VERIFIERS_VENV)/.installed: pyproject.toml
+	$(PYTHON3) -m venv $(VERIFIERS_VENV)
+	$(VERIFIERS_VENV)/bin/python -m pip install --quiet "$(TORCH)"
+	$(VERIFIERS_VENV)/bin/python -m pip install --quiet -e ".[verifiers,synth,offline]" pytest pytest-asyncio pytest-xdist hypothesis psutil
+	@touch $@
+
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
@@ -130,5 +141,5 @@ lint: install
 	$(VENV)/bin/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(LLAMA_VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LLAMA_VENV) $(VERIFIERS_VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

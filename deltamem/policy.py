@@ -199,7 +199,7 @@ class EndpointPolicy:
 
     def _completion(self, answer: Answer) -> Completion:
         return Completion(
-            text=_text(answer, thinking=self._thinking),
+            text=turn_text(answer.text, answer.reasoning, thinking=self._thinking),
             truncated=answer.truncated,
             tokens=answer.completion_tokens,
             prompt_tokens=answer.prompt_tokens,
@@ -245,16 +245,16 @@ class EndpointPolicy:
         return message
 
 
-def _text(answer: Answer, *, thinking: bool) -> str:
+def turn_text(text: str, reasoning: str, *, thinking: bool) -> str:
     """The whole assistant turn.
 
     Servers with a reasoning parser deliver the thinking in a field of its own; without one, the beginning of the think block
     is missing where the chat template has written it.
     """
-    if answer.reasoning:
-        return f"<think>{answer.reasoning}</think>\n{answer.text}"
-    thought, end, _ = answer.text.partition("</think>")
-    return f"<think>{answer.text}" if thinking and end and "<think>" not in thought else answer.text
+    if reasoning:
+        return f"<think>{reasoning}</think>\n{text}"
+    thought, end, _ = text.partition("</think>")
+    return f"<think>{text}" if thinking and end and "<think>" not in thought else text
 
 
 class Rollout(NamedTuple):

@@ -1,1 +1,1 @@
-"""The task of DeltaMem as an environment of the package verifiers, for prime-rl, ``vf-eval`` and whoever drives its environments."""
+"""The task of DeltaMem as an environment of the package verifiers, for prime-rl, ``vf-eval`` and others that run such."""

@@ -1,7 +1,7 @@
 """Taskset, harness and environment for verifiers 0.4: our sessions, our `Episode` and our reward under its loop.
 
-The harness runs in the environment's process. Every turn of the model is a request to verifiers' interception, which samples as
-it is configured to and keeps the tokens for a trainer; nothing else of the episode leaves the process.
+The harness runs in the environment's process. Every turn of the model is a request to verifiers' interception, which samples
+as it is configured to and keeps the tokens for a trainer; nothing else of the episode leaves the process.
 """
 
 from __future__ import annotations
@@ -43,12 +43,6 @@ TRAJECTORY = "trajectory"
 """Key of what a trace keeps of the episode besides its messages."""
 
 
-class DeltaMemState(vf.State):  # type: ignore[misc]
-    """What the scorer said of an episode."""
-
-    figures: dict[str, float] = Field(default_factory=dict)
-
-
 class DeltaMemData(vf.TaskData):  # type: ignore[misc]
     """One session, and what shapes its episode and its search."""
 
@@ -64,7 +58,7 @@ class DeltaMemTaskConfig(vf.TaskConfig):  # type: ignore[misc]
     """A file of ``configs/reward``, by its name."""
 
 
-class DeltaMemTask(vf.Task[DeltaMemData, DeltaMemState, DeltaMemTaskConfig]):  # type: ignore[misc]
+class DeltaMemTask(vf.Task[DeltaMemData, vf.State, DeltaMemTaskConfig]):  # type: ignore[misc]
     """A session whose episode is rewarded by how near the memories come to its target."""
 
     @property
@@ -72,27 +66,22 @@ class DeltaMemTask(vf.Task[DeltaMemData, DeltaMemState, DeltaMemTaskConfig]):  #
         """That of the session."""
         return str(self.data.id)
 
-    @vf.metric  # type: ignore[untyped-decorator]
-    async def figures(self, trace: vf.Trace) -> Mapping[str, float]:
-        """All figures of `rewards.scorer.DeltaMemScorer` but the reward, which stands by itself."""
-        return {name: value for name, value in (await self._scored(trace)).items() if name != "reward"}
-
     @vf.reward  # type: ignore[untyped-decorator]
     async def reward(self, trace: vf.Trace) -> float:
-        """What a policy is trained on."""
-        return (await self._scored(trace))["reward"]
+        """What a policy is trained on; the scorer's other figures become metrics.
 
-    async def _scored(self, trace: vf.Trace) -> dict[str, float]:
-        """The figures, of a saved trace too (``vf-replay``), perhaps by another reward."""
-        figures: dict[str, float] = trace.state.figures
-        if not figures:
-            if TRAJECTORY not in trace.info:
-                raise vf.TaskError(f"no episode to score: the taskset {PLUGIN} is for the harness {PLUGIN}")
-            score, embed = scorer(self.config.reward), embedder(self.data.embedder).documents
-            trajectory, labelled = _trajectory(trace.info[TRAJECTORY]), from_json_line(self.data.session)
-            made, _ = await asyncio.to_thread(score, labelled, trajectory, embed)
-            figures.update(made)
-        return figures
+        Reads what the trace keeps of the episode, so that ``vf-replay`` can score saved ones, perhaps by another reward.
+
+        Raises:
+            TaskError: If the episode was led by another harness.
+        """
+        if TRAJECTORY not in trace.info:
+            raise vf.TaskError(f"no episode to score: the taskset {PLUGIN} is for the harness {PLUGIN}")
+        score, embed = scorer(self.config.reward), embedder(self.data.embedder).documents
+        trajectory, labelled = _trajectory(trace.info[TRAJECTORY]), from_json_line(self.data.session)
+        figures, _ = await asyncio.to_thread(score, labelled, trajectory, embed)
+        trace.record_metrics({name: value for name, value in figures.items() if name != "reward"})
+        return figures["reward"]
 
 
 def _trajectory(fields: Mapping[str, Any]) -> Trajectory:
@@ -158,8 +147,8 @@ class DeltaMemTaskset(vf.Taskset[DeltaMemTask, DeltaMemTasksetConfig]):  # type:
         episode = EpisodeSettings.model_validate(config.episode).config()
         settings = EmbedderSettings(name=config.embedder, device=config.device, batch_size=config.batch_size)
         scorer(config.task.reward)
-        count = 0
-        for count, labelled in enumerate(read_sessions(config.sessions, split=config.split), start=1):
+        empty = True
+        for labelled in read_sessions(config.sessions, split=config.split):
             system, asked = opening_messages(labelled.session, episode)
             data = DeltaMemData(
                 id=labelled.key,
@@ -170,8 +159,9 @@ class DeltaMemTaskset(vf.Taskset[DeltaMemTask, DeltaMemTasksetConfig]):  # type:
                 episode=episode,
                 embedder=settings,
             )
+            empty = False
             yield DeltaMemTask(data, config.task)
-        if not count:
+        if empty:
             raise DeltaMemError(f"{config.sessions}: no session is of the split {config.split!r}")
 
 
@@ -274,11 +264,11 @@ class _Intercepted:
 
 def _text(message: Mapping[str, Any]) -> str:
     """What a model wrote, with the calls that a server has taken out of the text put back."""
-    calls = [
-        f'<tool_call>\n{{"name": {json.dumps(call["function"]["name"])}, "arguments": {call["function"]["arguments"]}}}\n</tool_call>'
-        for call in message.get("tool_calls") or ()
-    ]
-    return "\n".join([*filter(None, [message.get("content")]), *calls])
+    parts = [message.get("content") or ""]
+    for call in message.get("tool_calls") or ():
+        name, arguments = json.dumps(call["function"]["name"]), call["function"]["arguments"]
+        parts.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
+    return "\n".join(filter(None, parts))
 
 
 class DeltaMemEnvConfig(vf.SingleAgentEnvConfig):  # type: ignore[misc]

@@ -61,9 +61,11 @@ def script(body: dict[str, Any]) -> Reply:
         3: lambda: completion("<think>Well.</think><outputs>{not json}</outputs>"),
         4: lambda: completion(outputs(*target, *target, add("Somebody keeps a goat."))),
         5: lambda: completion(outputs(*target)[:-9], finish="length"),
-        6: lambda: completion(asked.partition("</think>")[2], reasoning_content="What is known?")
-        if not searched
-        else completion(outputs(*target).partition("</think>")[2], reasoning_content="That is all."),
+        6: lambda: (
+            completion(asked.partition("</think>")[2], reasoning_content="What is known?")
+            if not searched
+            else completion(outputs(*target).partition("</think>")[2], reasoning_content="That is all.")
+        ),
         7: lambda: completion(outputs(update("m999", "Somebody moved."), *target[:1])),
         8: lambda: completion(asked),  # until there are no turns left
     }
@@ -179,7 +181,8 @@ def test_the_commands_of_verifiers_find_it_and_score_again(tmp_path: Path) -> No
     sessions = write(tmp_path / "sessions.jsonl", SESSIONS[:3])
     taskset = ["--env.taskset.sessions", sessions, "--env.taskset.embedder", "all-MiniLM-L6-v2"]
     model = ["-m", "tiny", "--client.api-key-var", "UNSET"]
-    bin_, where = Path(sys.executable).parent, {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    bin_ = Path(sys.executable).parent
+    where: Any = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}}
     with serve(lambda body: completion(outputs())) as server:
         command = [bin_ / "vf-eval", PLUGIN, *model, "--client.base-url", server.url, *taskset]
         subprocess.run([*command, "--no-push", "--no-rich", "--output-dir", "out", "-n", "2"], check=True, **where)
@@ -187,5 +190,9 @@ def test_the_commands_of_verifiers_find_it_and_score_again(tmp_path: Path) -> No
     episodes = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
     rewards = [trace["rewards"]["reward"]["score"] for episode in episodes for trace in episode.get("traces", [episode])]
     assert len(rewards) == 2 and all(0 <= reward <= 1 for reward in rewards)
-    again = [bin_ / "vf-replay", folder, "--taskset.task.reward", "demanding"]
-    assert "reward" in subprocess.run(again, check=True, capture_output=True, text=True, **where).stdout
+    again = [bin_ / "vf-replay", folder, "--no-rich", "--output-dir", "again", "--taskset.task.reward", "demanding"]
+    subprocess.run(again, check=True, **where)
+    scored = [json.loads(line) for line in (tmp_path / "again" / "traces.jsonl").read_text().splitlines()]
+    assert [trace["rewards"]["reward"]["score"] is not None for one in scored for trace in one.get("traces", [one])] == [
+        True
+    ] * 2
