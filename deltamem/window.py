@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from deltamem.errors import ContextLengthError
@@ -13,7 +14,8 @@ from deltamem.sessions import Session, Turn, format_dialogue
 BYTES_PER_TOKEN = 3
 LEAST_LIMIT = 32  # Smallest limit, in tokens: a turn's role and at least some words of it must fit
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001 - full-width marks are meant
+_ABBREVIATED = "".join(rf"(?<!\b{one}\.)" for one in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Nr", "No", "vs", "al", "cf"))
+_SENTENCE_END = re.compile(rf"(?<=[.!?…]){_ABBREVIATED}[\"”’)\]]*\s+(?![a-z])|(?<=[。！？])|\n+")  # noqa: RUF001
 _WORD_END = re.compile(r"\s+")
 
 
@@ -42,6 +44,13 @@ def estimate_tokens(text: str) -> int:
     characters have 3 bytes and about one token.
     """
     return math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN)
+
+
+def whole_sentences(text: str, size: Callable[[str], int], limit: int) -> str:
+    """The first sentences of a text whose `size` together is within a limit; empty if the first one is longer."""
+    ends = [match.start() for match in _SENTENCE_END.finditer(text)]
+    count = bisect_right(ends, limit, key=lambda end: size(text[:end]))
+    return text[: ends[count - 1]].rstrip() if count else ""
 
 
 def split_session(session: Session, limit_tokens: int) -> list[SessionPart]:

@@ -21,9 +21,10 @@ from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
 from deltamem.text_files import read_text
-from deltamem.window import BYTES_PER_TOKEN, estimate_tokens
+from deltamem.window import whole_sentences
 from eval.records import AnswerRecord, BudgetRecord, Cost, QuestionRecord, Verdict, judge_name
 from eval.systems.base import Passage, WithTime, dated
+from eval.tokens import ESTIMATED, TokenCount
 
 
 def cost_of(answer: Answer) -> Cost:
@@ -154,42 +155,68 @@ class AnswerContext:
 
     # Those of which something is shown, each with its first passages, in the order in which they are shown
     blocks: tuple[ContextBlock, ...]
-    passages: int  # How many passages are shown
-    tokens: int  # Estimated tokens of what `render_all` makes of the blocks
+    passages: int  # How many passages are shown, also in part
+    tokens: int  # Tokens of what `render_all` makes of the blocks
 
 
-def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: WithTime) -> AnswerContext:
+def cut_to_budget(
+    blocks: Sequence[ContextBlock],
+    budget: int,
+    *,
+    with_time: WithTime,
+    counted: TokenCount = ESTIMATED,
+    sentences: bool = False,
+) -> AnswerContext:
     """Take passages in turn from every block, best first, until the budget is full.
 
-    The budget is in estimated tokens (`deltamem.window.estimate_tokens`) and counts titles and dates. A passage is taken
-    whole or not at all. From a block whose next passage does not fit nothing more is taken, so that every block shows its
-    best passages and no gap.
+    From a block whose next passage does not fit nothing more is taken, so that every block shows its best passages and no
+    gap.
+
+    Args:
+        blocks: The passages.
+        budget: Tokens, those of titles and dates included.
+        with_time: Whether dates are shown.
+        counted: What counts the tokens.
+        sentences: Whether the first sentences are shown of a ranked passage that does not fit (STITCH, section 4); else
+            a passage is taken whole or not at all.
     """
-    left = budget * BYTES_PER_TOKEN
-    taken = [0] * len(blocks)
+    left = budget * counted.per_token
+    taken: list[list[Passage]] = [[] for _ in blocks]
+    order: list[int] = []  # Of the block of each passage that was taken
     in_turn = deque(range(len(blocks)))
     while in_turn:
         number = in_turn.popleft()
-        block = blocks[number]
-        if taken[number] == len(block.passages):
+        block, own = blocks[number], taken[number]
+        if len(own) == len(block.passages):
             continue
-        before = "\n" if taken[number] else (_BETWEEN_BLOCKS if any(taken) else "") + _head(block)
-        passage = block.passages[taken[number]]
-        line = dated(passage.text, passage.time, with_time)
-        size = len((before + line).encode("utf-8", "surrogatepass"))
-        if size <= left:
-            left -= size
-            taken[number] += 1
+        before = "\n" if own else (_BETWEEN_BLOCKS if order else "") + _head(block)
+        passage = block.passages[len(own)]
+
+        def size(text: str, before: str = before, time: datetime | None = passage.time) -> int:
+            return counted.size(before + dated(text, time, with_time))
+
+        if (needed := size(passage.text)) <= left:
+            left -= needed
             in_turn.append(number)
-    shown = tuple(_first(block, count) for block, count in zip(blocks, taken, strict=True) if count)
-    return AnswerContext(shown, sum(taken), estimate_tokens(render_all(shown, with_time=with_time)))
+        elif not sentences or block.by_time or not (kept := whole_sentences(passage.text, size, left)):
+            continue
+        else:
+            passage = replace(passage, text=kept)
+            left -= size(kept)
+        own.append(passage)
+        order.append(number)
+    while True:
+        shown = tuple(_in_order(block, own) for block, own in zip(blocks, taken, strict=True) if own)
+        tokens = counted.tokens(render_all(shown, with_time=with_time))
+        if tokens <= budget or not order:
+            return AnswerContext(shown, len(order), tokens)
+        taken[order.pop()].pop()  # a tokenizer may make more of the whole than of its parts
 
 
-def _first(block: ContextBlock, count: int) -> ContextBlock:
-    passages = block.passages[:count]
-    if block.by_time and all(passage.time is not None for passage in passages):
-        passages = tuple(sorted(passages, key=lambda passage: passage.time or datetime.min))
-    return replace(block, passages=passages)
+def _in_order(block: ContextBlock, shown: Sequence[Passage]) -> ContextBlock:
+    if block.by_time and all(passage.time is not None for passage in shown):
+        shown = sorted(shown, key=lambda passage: passage.time or datetime.min)
+    return replace(block, passages=tuple(shown))
 
 
 def render_all(blocks: Sequence[ContextBlock], *, with_time: WithTime) -> str:
@@ -339,7 +366,7 @@ class QAGrader:
     answerer: Answerer
     judges: Mapping[str, Judge]  # By name, those of further runs as `name#2`
     runs: int  # Answers to each question
-    context_tokens: int  # Budget of estimated tokens for all blocks together
+    context_tokens: int  # Budget of tokens for all blocks together
     with_time: WithTime  # Whether dates are shown, and therefore counted
     # Scores of an answer that need no judge, given the question's record
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
@@ -347,6 +374,8 @@ class QAGrader:
     judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
     budgets: Sequence[int] = ()  # Further budgets, ascending, at each of which every question is answered as well
     made: str = ""  # What new answers and verdicts are marked with, see `eval.fingerprint`
+    counted: TokenCount = ESTIMATED  # What counts tokens
+    sentences: bool = False  # Whether the passage that a budget ends in is cut after a sentence
 
     async def ask(
         self,
@@ -360,11 +389,14 @@ class QAGrader:
         Answers and verdicts of an earlier attempt that did not fail are kept; failures are in the record. The further
         budgets are filled from the `deep` blocks, which begin as the others do; from those if None.
         """
-        shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
+        shown = self._cut(blocks, self.context_tokens)
         request = AnswerRequest(record.question, shown.blocks, options, record.group, record.time)
         answers = await self._answers(record, request, record.answers)
         update = {"answers": answers, "shown": shown.passages, "context_tokens": shown.tokens}
         return record.model_copy(update=update | {"budgets": await self._at_budgets(record, request, deep or blocks)})
+
+    def _cut(self, blocks: Sequence[ContextBlock], budget: int) -> AnswerContext:
+        return cut_to_budget(blocks, budget, with_time=self.with_time, counted=self.counted, sentences=self.sentences)
 
     async def _at_budgets(
         self, record: QuestionRecord, request: AnswerRequest, blocks: Sequence[ContextBlock]
@@ -374,7 +406,7 @@ class QAGrader:
         done: list[BudgetRecord] = []
         before = None
         for budget in self.budgets:
-            shown = cut_to_budget(blocks, budget, with_time=self.with_time)
+            shown = self._cut(blocks, budget)
             if before is not None and shown.blocks == before.blocks:
                 answers = tuple(answer.without_cost() for answer in done[-1].answers)
             else:

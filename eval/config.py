@@ -19,6 +19,7 @@ from deltamem.manager import ManagerSettings
 from deltamem.policy import Mode, ToolRole
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
+from eval.tokens import ESTIMATED, TokenCount, counted_by
 
 
 class _Endpoint(StrictModel):
@@ -115,7 +116,16 @@ class AnswerModel(ModelSettings):
     kind: AnswererKind | None
     prompt: str | None  # Name of a prompt of `eval.answer`, or a file; None means that of the benchmark
     runs: PositiveInt  # Answers to each question
-    context_tokens: PositiveInt  # Budget of estimated tokens for what is shown of the memory, the same for every system
+    context_tokens: PositiveInt  # Budget of tokens for what is shown of the memory, the same for every system
+    # What counts them (`eval.tokens`): None estimates them as bytes / 3; `auto` takes the tokenizer of `model` where this
+    # machine has it; else a file, a folder, a model of the hub, or one of tiktoken
+    tokenizer: str | None
+    cut: Literal["passage", "sentence"]  # What is shown of the passage that the budget ends in: nothing, or whole sentences
+
+    @property
+    def counted(self) -> TokenCount:
+        """What counts tokens; fails if there is no such tokenizer."""
+        return counted_by(self.tokenizer, self.model)
 
     @property
     def answerer(self) -> AnswererKind:
@@ -251,10 +261,16 @@ class BenchmarkConfig(StrictModel):
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window") | further,
             "episode_prompts": self.manager_settings().episode_in(mode).prompt_hashes,
-            "answer": self.answer.run_config("runs", "context_tokens") | {"kind": self.answer.answerer},
+            "answer": self.answer.run_config("runs", "context_tokens") | {"kind": self.answer.answerer} | self.cutting(),
             "judge": self.judge.run_config("attempts", "runs"),
             "budget_k": self.budget_k if self.budgets else None,
         }
+
+    def cutting(self) -> dict[str, str]:
+        """How the budget of context tokens is kept, where it is not as it always was."""
+        counted, cut = self.answer.counted, self.answer.cut
+        kept = {} if counted is ESTIMATED else {"tokens": counted.name}
+        return kept if cut == "passage" else kept | {"cut": cut}
 
 
 class RecallConfig(BenchmarkConfig):

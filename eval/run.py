@@ -137,7 +137,8 @@ class Run:
             return None
         config, budget = self.config, self.config.answer.context_tokens
         of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.manifest.made
-        return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of)
+        cutting = config.answer.counted, config.answer.cut == "sentence"
+        return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of, *cutting)
 
     @property
     def context(self) -> AskContext:

@@ -134,6 +134,7 @@ def build_summary(
             "context_tokens": config.answer.context_tokens,
             "with_time": config.with_time,
         }
+        | config.cutting()
         | dict(report.protocol),
         "data": report.data,
         "system_facts": system_facts,

@@ -257,8 +257,9 @@ class HalumemPoints:
             return {"dialogue": "\n".join(said), "golden": "\n".join(golden) or _NONE, "memory": point.text}
         if point.kind == "update":
             block = ContextBlock("", tuple(passages), by_time=not ranked)
-            with_time = self._config.with_time
-            shown = cut_to_budget([block], self._config.answer.context_tokens, with_time=with_time)
+            with_time, answer = self._config.with_time, self._config.answer
+            how: dict[str, Any] = {"counted": answer.counted, "sentences": answer.cut == "sentence"}
+            shown = cut_to_budget([block], answer.context_tokens, with_time=with_time, **how)
             return {
                 "memories": render_all(shown.blocks, with_time=with_time) or _NONE,
                 "target": point.text,

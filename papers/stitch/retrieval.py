@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from deltamem.bank.base import best_rows
 from deltamem.embedding import Vectors
-from deltamem.window import BYTES_PER_TOKEN
+from deltamem.window import BYTES_PER_TOKEN, whole_sentences
 from papers.stitch.labels import Facet, by_facet
 from papers.stitch.records import Intent, IntentFilter, Snippet
 
@@ -148,10 +147,6 @@ def met(intent: Intent, wanted: IntentFilter) -> IntentFilter:
     )
 
 
-_ABBREVIATED = "".join(rf"(?<!\b{one}\.)" for one in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Nr", "No", "vs", "al", "cf"))
-_SENTENCE_END = re.compile(rf"(?<=[.!?…]){_ABBREVIATED}[\"”’)\]]*\s+(?![a-z])|(?<=[。！？])|\n+")  # noqa: RUF001
-
-
 def within_budget(texts: Iterable[str], tokens: int = CONTEXT_TOKENS) -> list[str]:
     """The first of some texts that fit a budget of estimated tokens; the last is cut after its last sentence that fits.
 
@@ -163,23 +158,14 @@ def within_budget(texts: Iterable[str], tokens: int = CONTEXT_TOKENS) -> list[st
     for text in texts:
         size = _size(text)
         if size > left:
-            if kept := _first_sentences(text, left):
+            if kept := whole_sentences(text, _size, left):
                 shown.append(kept)
-            elif size > whole and not _first_sentences(text, whole):
+            elif size > whole and not whole_sentences(text, _size, whole):
                 continue
             break
         shown.append(text)
         left -= size + 1
     return shown
-
-
-def _first_sentences(text: str, limit: int) -> str:
-    kept = 0
-    for end in _SENTENCE_END.finditer(text):
-        if _size(text[: end.start()]) > limit:
-            break
-        kept = end.start()
-    return text[:kept].rstrip()
 
 
 def _size(text: str) -> int:

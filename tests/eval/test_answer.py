@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QU
 from eval.metrics import abstains
 from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict
 from eval.systems.base import Passage
+from eval.tokens import TokenCount
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,27 @@ def test_the_budget_is_kept_and_every_block_shows_its_first_passages(
         assert any(whole.title == one.title and whole.passages[: len(one.passages)] == one.passages for whole in rest), (
             "blocks in order, passages from the front"
         )
+
+
+def test_what_is_ranked_may_end_with_the_last_whole_sentence_that_fits() -> None:
+    one, two = block("One is here. Dr. Two is there! It goes on", "Six.", title=""), block("Seven.", title="")
+    for budget, texts in ((5, ["One is here."]), (11, ["One is here. Dr. Two is there!"]), (3, [])):
+        shown = cut_to_budget([one], budget, with_time=False, sentences=True)
+        assert [passage.text for own in shown.blocks for passage in own.passages] == texts
+        assert shown.passages == len(texts) and shown.tokens <= budget
+    shown = cut_to_budget([one, two], 8, with_time=False, sentences=True)
+    assert [own.passages[0].text for own in shown.blocks] == ["One is here.", "Seven."], "the other block goes on"
+    by_time = replace(one, by_time=True)
+    assert not cut_to_budget([by_time], 5, with_time=False, sentences=True).blocks, "the end of an old session is no gap"
+
+
+def test_tokens_are_those_of_a_tokenizer_also_where_it_makes_more_of_the_whole() -> None:
+    words = TokenCount("words", lambda text: len(text.split()))
+    shown = cut_to_budget([block("a b c", "d e. F", "g", title="")], 5, with_time=False, counted=words, sentences=True)
+    assert [passage.text for passage in shown.blocks[0].passages] == ["a b c", "d e."] and shown.tokens == 5
+    odd = TokenCount("odd", lambda text: len(text.split()) + 3 * (len(text.splitlines()) > 2))
+    shown = cut_to_budget([block("a b", "c d", "e f", title="")], 6, with_time=False, counted=odd)
+    assert (shown.passages, shown.tokens) == (2, 4)
 
 
 @given(BLOCKS, st.booleans())
