@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.training.config import SupervisedConfig
+from deltamem.training.metrics import read_metrics
 from deltamem.training.resources import ModelShape, gb, stored_bytes, trained_parameters
 
 
@@ -138,6 +139,18 @@ def latest_complete(folder: Path) -> Path | None:
     return next((path for path in _listed(folder) if is_whole(path)), None)
 
 
+def heldout_rewards(run: Path) -> dict[int, float]:
+    """Step -> held-out reward after it, of the steps of a run folder that were validated."""
+    records = read_metrics(run / "metrics.jsonl")
+    return {record["step"]: record["heldout/reward"] for record in records if "heldout/reward" in record}
+
+
+def best_complete(folder: Path, rewards: Mapping[int, float]) -> Path | None:
+    """The complete checkpoint of the highest held-out reward, of equal ones the newest; None if none was validated."""
+    validated = [path for path in _listed(folder) if step_of(path) in rewards and is_whole(path)]
+    return max(validated, key=lambda path: rewards[step_of(path)], default=None)
+
+
 def remove_incomplete(folder: Path) -> None:
     """Remove what interrupted writes and removals have left."""
     for path in _listed(folder):
@@ -145,14 +158,16 @@ def remove_incomplete(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def remove_old(folder: Path, *, keep: int | None) -> None:
-    """Remove all complete checkpoints but the newest `keep`; None keeps all.
+def remove_old(folder: Path, *, keep: int | None, rewards: Mapping[int, float]) -> None:
+    """Remove all complete checkpoints but the newest `keep` and the best by their held-out `rewards`; None keeps all.
 
-    verl's own rotation would remove the last one before the next is complete.
+    verl's own rotation would remove the last one before the next is complete, and knows no best.
     """
     if keep is not None:
+        best = best_complete(folder, rewards)
         for path in [path for path in _listed(folder) if is_whole(path)][keep:]:
-            shutil.rmtree(path)
+            if path != best:
+                shutil.rmtree(path)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -170,7 +185,7 @@ _EXPORTED_BYTES = 4
 class Space:
     """Room on the disk, in bytes."""
 
-    checkpoints: int  # how many at once: those that are kept, and the next while it is written
+    checkpoints: int  # how many at once: those that are kept, the best, and the next while it is written
     checkpoint: int  # size of one
     policy: int  # the exported policy
     there: int  # written already
@@ -196,7 +211,7 @@ def space_of(config: DictConfig, shape: ModelShape) -> Space:
     folder = Path(trainer.default_local_dir)
     place = next(path for path in (folder, *folder.parents) if path.is_dir())
     return Space(
-        checkpoints=2 if keep is None else int(keep) + 1,
+        checkpoints=2 if keep is None else int(keep) + 1 + (trainer.test_freq > 0),
         checkpoint=checkpoint,
         policy=_EXPORTED_BYTES * shape.parameters,
         there=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),

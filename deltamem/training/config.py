@@ -151,6 +151,16 @@ WARM_START_MAY_CHANGE = frozenset({"gradient_checkpointing", "heldout_sessions",
 """Keys of `SupervisedConfig` that say how a warm start is computed, saved and shown; its result does not depend on them."""
 
 
+class GateSettings(StrictModel):
+    """Conditions that end a run, see `deltamem.training.gates`; null: never."""
+
+    truncated: float | None = Field(gt=0.0, lt=1.0)
+    unreadable: float | None = Field(gt=0.0, lt=1.0)
+    no_signal: float | None = Field(gt=0.0, lt=1.0)
+    heldout_drop: float | None = Field(gt=0.0, lt=1.0)
+    steps: int = Field(ge=1)
+
+
 class TrainSettings(StrictModel):
     """Everything under ``deltamem:``; ``configs/train.yaml`` explains each key."""
 
@@ -168,6 +178,7 @@ class TrainSettings(StrictModel):
     overlong: Overlong | None
     max_failure_rate: float = Field(ge=0.0, le=1.0)
     start_minutes: float = Field(gt=0.0)
+    gates: GateSettings
     rates: dict[str, tuple[str, str]]
     cpu_threads: int | None = Field(ge=1)
     model: TinyModelConfig | None

@@ -1,6 +1,7 @@
 """A trained policy as a Hugging Face folder with a model card, also from a run that is under way.
 
-python -m deltamem.training.export runs/qwen8b --step 60 --out policy
+python -m deltamem.training.export runs/qwen8b --out policy                         # the best by held-out reward
+python -m deltamem.training.export runs/qwen8b --step 60 --out policy --push me/memory-8b     # and to a hub
 python -m deltamem.training.export runs/smol --out policy --measured runs/trained runs/locomo     # and figures in the card
 """
 
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,7 +25,14 @@ from deltamem.config import run_plain
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import weights_sha256
-from deltamem.training.checkpoints import is_whole, latest_complete, step_of, whole_folder
+from deltamem.training.checkpoints import (
+    best_complete,
+    heldout_rewards,
+    is_whole,
+    latest_complete,
+    step_of,
+    whole_folder,
+)
 from deltamem.training.measured import read_measured
 from deltamem.training.model_card import model_card, run_episode
 
@@ -31,6 +41,8 @@ _FLOAT32_BELOW = 200_000_000
 _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Choice = int | Literal["best", "newest"]
+"""A complete checkpoint: of a step, the best by held-out reward (the newest where no step was validated), or the newest."""
 
 
 def export_weights(checkpoint: Path, target: Path, base: str, precision: Precision = "auto") -> None:
@@ -118,14 +130,14 @@ def _plain(name: str) -> str:
 
 
 def export_run(
-    run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto", measured: Iterable[Path] = ()
+    run: Path, target: Path, *, step: Choice = "best", precision: Precision = "auto", measured: Iterable[Path] = ()
 ) -> Path:
     """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 
     Args:
         run: The run folder.
         target: The folder.
-        step: Of the checkpoint; None takes the newest complete one.
+        step: Which checkpoint.
         precision: See `export_weights`.
         measured: Result folders of evaluations of the same weights, whose figures the card shows.
 
@@ -137,7 +149,7 @@ def export_run(
     path = run / "grpo" / "config.yaml"
     if not path.is_file():
         raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
-    config = cast(DictConfig, OmegaConf.load(path))
+    config = _moved(path, run)
     with whole_folder(target, "policy") as folder:
         export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
         save_episode_config(folder, run_episode(config))
@@ -147,14 +159,25 @@ def export_run(
     return checkpoint
 
 
-def find_checkpoint(run: Path, step: int | None) -> Path:
-    """The newest complete checkpoint of a run, or that of a step; without it an error says which there are."""
+def _moved(path: Path, run: Path) -> DictConfig:
+    """The configuration of a run, whose folder may have been moved since."""
+    config = cast(DictConfig, OmegaConf.load(path))
+    if (out := config.deltamem.get("out")) is not None:
+        inside = re.compile(rf"{re.escape(out)}(?=[/'\"\s])")
+        text = inside.sub(lambda _: str(run.absolute()), path.read_text(encoding="utf-8"))
+        config = cast(DictConfig, OmegaConf.create(text))
+    return config
+
+
+def find_checkpoint(run: Path, step: Choice) -> Path:
+    """A complete checkpoint of a run; where there is none, or not that of a step, an error says which there are."""
     folder = run / "grpo" / "checkpoints"
-    if step is None:
-        last = latest_complete(folder)
-        if last is None:
+    if not isinstance(step, int):
+        best = best_complete(folder, heldout_rewards(run)) if step == "best" else None
+        checkpoint = best or latest_complete(folder)
+        if checkpoint is None:
             raise DeltaMemError(f"{folder}: no complete checkpoint to export; set trainer.save_freq")
-        return last
+        return checkpoint
     checkpoint = folder / f"global_step_{step}"
     if not is_whole(checkpoint):
         there = sorted(step_of(path) for path in folder.glob("global_step_*") if is_whole(path))
@@ -166,7 +189,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m deltamem.training.export", description="export a trained policy")
     parser.add_argument("run", type=Path, help="folder of the run (deltamem.out)")
-    parser.add_argument("--step", type=int, help="step of the checkpoint; the newest complete one by default")
+    parser.add_argument(
+        "--step",
+        type=_choice,
+        default="best",
+        help="of the checkpoint: a number, newest, or best (the default) by held-out reward among those that were kept",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="precision of the weights")
     parser.add_argument(
@@ -177,12 +205,43 @@ def main(arguments: Sequence[str]) -> int:
         metavar="DIR",
         help="result folders of eval.heldout and of benchmarks, of this policy; their figures are put into the card",
     )
+    parser.add_argument("--push", metavar="REPO", help="hub repository to upload the folder to; a new one is private")
     given = parser.parse_args(arguments)
     if given.out.exists():
         raise DeltaMemError(f"{given.out}: is there already; choose another --out")
+    if given.push is not None:
+        # Before the weights are written: a name or a token that the hub does not take costs no minutes.
+        with _hub(given.push) as hub:
+            hub.create_repo(given.push, private=True, exist_ok=True)
     checkpoint = export_run(given.run, given.out, step=given.step, precision=given.dtype, measured=given.measured)
     print(f"{given.out}: {checkpoint.name}")
+    if given.push is not None:
+        with _hub(given.push, f"; {given.out} is complete, push it with: hf upload {given.push} {given.out}") as hub:
+            commit = hub.upload_folder(
+                repo_id=given.push, folder_path=given.out, commit_message=f"DeltaMem policy, {checkpoint.name}"
+            )
+        print(commit.commit_url)
     return 0
+
+
+def _choice(text: str) -> int | str:
+    if text.isdigit():
+        return int(text)
+    if text in ("best", "newest"):
+        return text
+    raise argparse.ArgumentTypeError(f"{text}: expected a number, best or newest")
+
+
+@contextmanager
+def _hub(repo: str, advice: str = "") -> Iterator[Any]:
+    """The hub's client; what it, the network or its token refuses is one sentence, which ends with some `advice`."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+
+    try:
+        yield HfApi()
+    except (HTTPError, OSError, ValueError) as error:
+        raise DeltaMemError(f"--push {repo}: {' '.join(str(error).split())}{advice}") from error
 
 
 if __name__ == "__main__":

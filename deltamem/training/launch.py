@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, atomic_writer, remove_partial
 from deltamem.training.checkpoints import (
     check_space,
+    heldout_rewards,
     latest_complete,
     metrics_of,
     remove_incomplete,
@@ -29,9 +32,10 @@ from deltamem.training.checkpoints import (
 from deltamem.training.cluster import worker_path
 from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows
+from deltamem.training.gates import Gates
 from deltamem.training.interruption import NOT_FINISHED, blocked, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, read_metrics
-from deltamem.training.models import load_model_config
+from deltamem.training.models import content, load_model_config
 from deltamem.training.resources import ModelShape
 
 _POLL_SECONDS = 0.5
@@ -53,10 +57,15 @@ _MAY_CHANGE = tuple(
     for prefix, names in (
         # How long the run is, and what is reported of it.
         ("trainer", ["total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger"]),
-        ("deltamem", ["rates", "shown_sessions"]),
+        ("trainer", ["rollout_data_dir", "validation_data_dir", "log_val_generations", "max_actor_ckpt_to_keep"]),
+        ("trainer", ["project_name", "ray_wait_register_center_timeout"]),
+        ("deltamem", ["rates", "shown_sessions", "gates"]),
         ("deltamem.warm_start", WARM_START_MAY_CHANGE),
+        # Where things are. What is in the sessions counts by the stage `data`, what is in the model by `_MODEL_FILES`.
+        ("deltamem", ["out", "sessions"]),
+        ("actor_rollout_ref.model", ["path"]),
         # How the machine is used; what is computed stays the same but for rounding.
-        ("deltamem", ["cpu_threads", "start_minutes", "max_failure_rate", "poll_seconds"]),
+        ("deltamem", ["cpu_threads", "start_minutes", "stall_minutes", "max_failure_rate", "poll_seconds"]),
         ("deltamem.embedder", ["device", "batch_size", "threads"]),
         ("trainer.v1.sampler.sampler_kwargs", ["max_failure_rate", "poll_seconds"]),
         ("actor_rollout_ref.rollout", ["gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "enforce_eager"]),
@@ -68,12 +77,16 @@ _MAY_CHANGE = tuple(
         ("actor_rollout_ref.actor", ["ppo_micro_batch_size_per_gpu", *_COMPUTED]),
         ("actor_rollout_ref.rollout", ["log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu"]),
         ("actor_rollout_ref.ref", ["log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu", *_COMPUTED]),
+        ("actor_rollout_ref", ["nccl_timeout", "actor.profiler", "ref.profiler", "rollout.profiler", "rollout.trace"]),
+        ("actor_rollout_ref.rollout", ["prometheus", "disable_log_stats"]),
+        ("global_profiler", [""]),
         ("transfer_queue", [""]),
         ("ray_kwargs", [""]),
     )
     for name in names
 )
 """Keys, with all below them, that may differ when a run goes on. The number of GPUs may not: checkpoints belong to it."""
+_MODEL_FILES = "files of actor_rollout_ref.model.path"
 
 
 class TrainingFailedError(Exception):
@@ -81,7 +94,7 @@ class TrainingFailedError(Exception):
 
 
 def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
-    """Train until the last step, from the last complete checkpoint if there is one.
+    """Train until the last step or a gate, from the last complete checkpoint if there is one.
 
     SIGUSR1 makes the trainer save a checkpoint at the end of the current step, and stop: at once with nothing to save.
 
@@ -89,11 +102,12 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
             another run.
         RunStoppedError: If there was a request to stop.
-        TrainingFailedError: If verl's trainer fails.
+        TrainingFailedError: If verl's trainer fails, or what it reports meets one of ``deltamem.gates``.
     """
     with locked(settings.out / "grpo" / "lock", patience=_LOCK_SECONDS) as lock:
         last = _tidied(config)
-        for change in changed_since(settings.out / "grpo" / "identity.json", config, resuming=last is not None):
+        identity = settings.out / "grpo" / "identity.json"
+        for change in changed_since(identity, config, resuming=last is not None, given=_given_keys()):
             console.print(f"grpo: goes on with {change}", soft_wrap=True)
         if config.trainer.save_freq > 0:
             check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
@@ -108,7 +122,9 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         env = environment(settings, log.with_suffix(".jsonl"))
         write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
         write_yaml(settings.out / "grpo" / "config.yaml", _for_verl(config, last, env))
-        code = _train(config, settings, GrpoProgress(console, total, start), metrics, log, env, lock)
+        code, gate = _train(config, settings, GrpoProgress(console, total, start), metrics, log, env, lock)
+        if code == NOT_FINISHED and gate is not None:
+            raise TrainingFailedError(f"GRPO was stopped at a gate, with what it has learned saved: {gate}")
         if code == NOT_FINISHED:
             raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
         if code != 0:
@@ -120,7 +136,8 @@ def _tidied(config: DictConfig) -> Path | None:
     checkpoints = Path(config.trainer.default_local_dir)
     checkpoints.mkdir(parents=True, exist_ok=True)
     remove_incomplete(checkpoints)
-    remove_old(checkpoints, keep=config.trainer.max_actor_ckpt_to_keep)
+    rewards = heldout_rewards(Path(config.deltamem.out))
+    remove_old(checkpoints, keep=config.trainer.max_actor_ckpt_to_keep, rewards=rewards)
     remove_partial(Path(config.trainer.v1.sampler.sampler_kwargs.validation_folder))
     return latest_complete(checkpoints)
 
@@ -164,8 +181,8 @@ def _train(
     log: Path,
     env: Mapping[str, str],
     lock: int,
-) -> int:
-    """Follow the child to its end; returns its exit code."""
+) -> tuple[int, str | None]:
+    """Follow the child to its end; returns its exit code, and the condition for which it was asked to end."""
     sampler = config.trainer.v1.sampler.sampler_kwargs
     started, request = Path(sampler.started_file), Path(sampler.stop_file)
     started.unlink(missing_ok=True)
@@ -173,7 +190,10 @@ def _train(
     tail = Tail(log.with_suffix(".jsonl"), settings.rates)
     deadline = time.monotonic() + 60.0 * settings.start_minutes
 
+    gates, gate = Gates(settings.gates, heldout_rewards(settings.out)), None
+
     def poll() -> None:
+        nonlocal gate
         if time.monotonic() > deadline and not started.exists():
             raise TrainingFailedError(
                 f"GRPO has not asked for its first rollouts within deltamem.start_minutes={settings.start_minutes:g}; Ray "
@@ -182,6 +202,8 @@ def _train(
         for record in tail.records():
             metrics.add(record)
             progress.add(record)
+            if gate is None and (gate := gates.check(record)) is not None:
+                request.touch()
 
     with progress, on_request(request.touch), log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
@@ -205,7 +227,7 @@ def _train(
                     poll()
                 else:
                     poll()
-                    return code
+                    return code, gate
         finally:
             _stop(child)
 
@@ -244,22 +266,33 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.stdin.close()
 
 
-def changed_since(path: Path, config: DictConfig, *, resuming: bool) -> list[str]:
+def changed_since(path: Path, config: DictConfig, *, resuming: bool, given: Collection[str] = ()) -> list[str]:
     """Compare a configuration with that of the checkpoints, in a file, and keep it there for the next time.
+
+    Paths inside ``deltamem.out`` are compared from there, and a folder of a model by its files. A key that was not known
+    then may have its default now: it counts as changed if it is `given` on the command line.
 
     Returns the settings that differ and may, for people, if the run is `resuming`; another that differs is an error.
     """
     now = {key: json.dumps(value) for key, value in _leaves(OmegaConf.to_container(config))}
+    if config.deltamem.model is None:
+        now[_MODEL_FILES] = json.dumps(content(config.actor_rollout_ref.model.path, weights=True))
     changed: list[str] = []
     if resuming:
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             before = {}
-        differ = [key for key in sorted(now.keys() | before.keys()) if now.get(key) != before.get(key)]
+        new, old = _from_out(now), _from_out(before)
+        differ = [key for key in sorted(new.keys() | old.keys()) if new.get(key) != old.get(key)]
         changed = [f"{key}={now.get(key, 'no more')} (was {before.get(key, 'not set')})" for key in differ]
-        free = tuple(f"{key}." for key in _MAY_CHANGE)
-        if refused := [text for key, text in zip(differ, changed, strict=True) if not f"{key}.".startswith(free)]:
+        free, named = (tuple(f"{key}." for key in keys) for keys in (_MAY_CHANGE, given))
+
+        def may_differ(key: str) -> bool:
+            added = bool(old) and key not in old and not f"{key}.".startswith(named)
+            return added or f"{key}.".startswith(free)
+
+        if refused := [text for key, text in zip(differ, changed, strict=True) if not may_differ(key)]:
             more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
             raise DeltaMemError(
                 f"{path.parent}: the checkpoints there were made with another configuration ({refused[0]}{more}); choose "
@@ -269,6 +302,19 @@ def changed_since(path: Path, config: DictConfig, *, resuming: bool) -> list[str
     with atomic_writer(path) as file:
         json.dump(now, file, indent=1)
     return changed
+
+
+def _from_out(values: Mapping[str, str]) -> dict[str, str]:
+    """JSON values by key, with paths inside ``deltamem.out`` given from there."""
+    out = re.escape(values.get("deltamem.out", '""')[:-1])
+    return {key: re.sub(rf'{out}(?=["/])', '"OUT', text) for key, text in values.items()}
+
+
+def _given_keys() -> list[str]:
+    """The keys that the command line names."""
+    if not HydraConfig.initialized():
+        return []
+    return [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

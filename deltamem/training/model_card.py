@@ -155,7 +155,8 @@ def _settings(config: DictConfig) -> _Rows:
 
 
 def _results(run: Path, step: int, heldout_sessions: int | None) -> str:
-    metrics = [line for line in read_metrics(run / "metrics.jsonl") if line["step"] <= step]
+    records = read_metrics(run / "metrics.jsonl")
+    metrics = [line for line in records if line["step"] <= step]
     rows = []
     for name, title in _CURVES.items():
         if found := [(line["step"], line[name]) for line in metrics if name in line]:
@@ -165,4 +166,7 @@ def _results(run: Path, step: int, heldout_sessions: int | None) -> str:
     if not rows:
         return "This run has no metrics up to this step."
     note = "Of one run with one seed. Held-out sessions are of people whom the policy has not met."
+    validated = {line["step"]: line["heldout/reward"] for line in records if line["step"] and "heldout/reward" in line}
+    if len(validated) > 1 and validated.get(step) == max(validated.values()):
+        note += f" Of {len(validated)} validated steps this one has the highest held-out reward: if chosen so, it flatters."
     return f"{table(['', 'first', 'last', 'sessions'], rows)}\n\n{note}"

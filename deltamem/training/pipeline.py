@@ -19,7 +19,7 @@ from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256, unfinished
 from deltamem.training import data, models, token_limits
-from deltamem.training.checkpoints import latest_complete, whole_folder
+from deltamem.training.checkpoints import heldout_rewards, latest_complete, step_of, whole_folder
 from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
@@ -123,7 +123,10 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
 
     rows = {**episode, **settings.data.model_dump(), "sessions_sha256": sha256}
     listed = [Stage("data", rows, partial(_write_rows, config, settings), files[-1])]
-    vectors = {"embedder": embedder.name, "store": str(embedder.store)}
+    store = embedder.store.absolute()
+    # The run's folder may be moved.
+    place = store.relative_to(out.absolute()) if store.is_relative_to(out.absolute()) else store
+    vectors = {"embedder": embedder.name, "store": str(place)}
     listed.append(Stage("embeddings", vectors, partial(embed_data, files, embedder, console), embedder.store / META_FILE))
     if settings.model is not None:
         size = {**episode, "model": settings.model.model_dump(mode="json", exclude_unset=True)}
@@ -148,7 +151,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         listed.append(Stage("warm_start", tuned, run, _warm_model(settings)))
     listed.append(Stage("grpo", _grpo_inputs(config), lambda: run_grpo(*final(config, settings), console), checkpoints))
     if config.trainer.save_freq > 0:
-        listed.append(Stage("export", {}, partial(_export, out), out / "policy"))
+        listed.append(Stage("export", {}, partial(_export, out, console), out / "policy"))
     return listed
 
 
@@ -332,7 +335,11 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
     return config, settings
 
 
-def _export(run: Path) -> None:
+def _export(run: Path, console: Console) -> None:
     from deltamem.training.export import export_run
 
-    export_run(run, run / "policy")
+    step, rewards = step_of(export_run(run, run / "policy")), heldout_rewards(run)
+    if (reward := rewards.get(step)) is not None:
+        found = f"export: step {step}, the best of those kept by held-out reward ({reward:.3f})"
+        better = "; the policy before training earned more" if rewards.get(0, reward) > reward else ""
+        console.print(f"{found}{better}", soft_wrap=True)

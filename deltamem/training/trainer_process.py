@@ -22,7 +22,7 @@ from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.checkpoints import remove_old, write_manifest
+from deltamem.training.checkpoints import heldout_rewards, remove_old, write_manifest
 from deltamem.training.interruption import NOT_FINISHED, StoppedError, end_with_parent
 
 
@@ -36,7 +36,9 @@ class ManifestCallback(CheckpointCallback):  # type: ignore[misc]
         checkpoint = Path(checkpoint_dir)
         contents = self.config.actor_rollout_ref.actor.checkpoint.save_contents
         write_manifest(checkpoint, list(contents), trainer.replay_buffer.figures)
-        remove_old(checkpoint.parent, keep=self.config.deltamem.keep_checkpoints)
+        # The launcher has long noted what earlier steps earned; this one is yet to be validated, and is the newest.
+        rewards = heldout_rewards(Path(self.config.deltamem.out))
+        remove_old(checkpoint.parent, keep=self.config.deltamem.keep_checkpoints, rewards=rewards)
 
 
 def main(path: Path) -> int:

@@ -22,6 +22,8 @@ SMALL = (
     *("deltamem.data.heldout_sessions=4", "deltamem.data.skip_people=0", f"data.train_batch_size={BATCH}"),
     *("data.max_prompt_length=1024", "data.max_response_length=64", "actor_rollout_ref.rollout.n=2"),
     *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "trainer.save_freq=1", "trainer.test_freq=2"),
+    # A random model writes nothing that can be read.
+    *("deltamem.gates.truncated=null", "deltamem.gates.unreadable=null"),
 )
 TWO_RANKS = ("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", "deltamem.sort_by_length=false")
 

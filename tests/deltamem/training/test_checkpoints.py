@@ -15,7 +15,9 @@ from omegaconf import OmegaConf
 from deltamem.errors import DeltaMemError
 from deltamem.training.checkpoints import (
     Space,
+    best_complete,
     check_space,
+    heldout_rewards,
     is_whole,
     latest_complete,
     metrics_of,
@@ -35,9 +37,17 @@ class Usage(NamedTuple):
     free: int
 
 
-def space(folder: Path, *, lora_rank: int = 0, only_lora: bool = False, keep: int | None = 2, shards: int = -1) -> Space:
+def space(
+    folder: Path,
+    *,
+    lora_rank: int = 0,
+    only_lora: bool = False,
+    keep: int | None = 2,
+    shards: int = -1,
+    test: int = -1,
+) -> Space:
     actor = {"checkpoint": {"save_lora_only": only_lora}, "fsdp_config": {"model_dtype": "bf16", "fsdp_size": shards}}
-    trainer = {"default_local_dir": str(folder / "checkpoints"), "max_actor_ckpt_to_keep": keep}
+    trainer = {"default_local_dir": str(folder / "checkpoints"), "max_actor_ckpt_to_keep": keep, "test_freq": test}
     config = {
         "actor_rollout_ref": {"model": {"lora_rank": lora_rank}, "actor": actor},
         "trainer": trainer | {"nnodes": 2, "n_gpus_per_node": 8},
@@ -56,6 +66,7 @@ def test_no_space_is_one_sentence_before_the_start(tmp_path: Path, monkeypatch: 
 
 def test_what_is_counted(tmp_path: Path) -> None:
     assert [space(tmp_path, keep=keep).checkpoints for keep in (None, 1, 3)] == [2, 2, 4]
+    assert space(tmp_path, keep=1, test=5).checkpoints == 3, "the best one, too"
     # Adapters are small; their base is counted where it is saved.
     assert space(tmp_path, lora_rank=4, only_lora=True).checkpoint == 12 * SHAPE.adapters(4) < 12 * SHAPE.parameters
     assert space(tmp_path, lora_rank=4).checkpoint == 12 * SHAPE.adapters(4) + 2 * SHAPE.parameters
@@ -133,15 +144,37 @@ def test_no_manifest_without_the_files_of_every_rank(tmp_path: Path, lost: str) 
     assert not is_whole(checkpoint)
 
 
+def steps_in(folder: Path) -> list[str]:
+    return sorted(path.name.removeprefix("global_step_") for path in folder.iterdir() if path.is_dir())
+
+
 def test_only_incomplete_and_old_checkpoints_are_removed(tmp_path: Path) -> None:
     for step in (2, 9, 10):
         write_checkpoint(tmp_path, step)
     write_files(tmp_path, 11)
     (tmp_path / "global_step_x").mkdir()
     assert latest_complete(tmp_path) == tmp_path / "global_step_10"
-    remove_old(tmp_path, keep=2)
-    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, 11, "x")}
+    remove_old(tmp_path, keep=2, rewards={})
+    assert steps_in(tmp_path) == ["10", "11", "9", "x"]
     remove_incomplete(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, "x")}
-    remove_old(tmp_path, keep=None)
+    assert steps_in(tmp_path) == ["10", "9", "x"]
+    remove_old(tmp_path, keep=None, rewards={})
     assert latest_complete(tmp_path) == tmp_path / "global_step_10"
+
+
+def test_the_best_checkpoint_outlives_the_newest(tmp_path: Path) -> None:
+    assert heldout_rewards(tmp_path) == {} and best_complete(tmp_path, {}) is None
+    # As in a run that saves at every step and validates at every second: what a step earned is known after it is saved.
+    earned, kept = {0: 0.9, 2: 0.3, 4: 0.6, 6: 0.6, 8: 0.1, 10: 0.2}, {}
+    lines = [f'{{"step": {step}, "heldout/reward": {reward}}}\n' for step, reward in earned.items()]
+    for step in range(1, 11):
+        write_checkpoint(tmp_path, step)
+        remove_old(tmp_path, keep=1, rewards=heldout_rewards(tmp_path))
+        kept[step] = sorted(map(int, steps_in(tmp_path)))
+        (tmp_path / "metrics.jsonl").write_text("".join(lines[: step // 2 + 1]) + '{"step": 1, "train/reward": 1.0}\n{"st')
+    expected = {1: [1], 2: [2], 3: [2, 3], 4: [2, 4], 5: [4, 5], 6: [4, 6], 7: [6, 7], 8: [6, 8], 9: [6, 9], 10: [6, 10]}
+    assert kept == expected, "of equal ones the newest"
+    rewards = heldout_rewards(tmp_path)
+    assert best_complete(tmp_path, rewards) == tmp_path / "global_step_6"
+    (tmp_path / "global_step_6" / "data.pt").unlink()
+    assert best_complete(tmp_path, rewards) == tmp_path / "global_step_10", "what is cut off is no candidate"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from episode_texts import WordEmbedder
+from hub_cases import Hub
 from hydra import compose, initialize_config_dir
 from lazy import lazy, names
 from omegaconf import OmegaConf
@@ -152,10 +154,12 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     only = {name: value for name, value in actor.state_dict().items() if "lora_" in name}
     torch.save(only, meta.parent / "model_world_size_1_rank_0.pt")
     write_manifest(meta.parents[1], ["model"], {})
-    start = tmp_path / "start"
+    start = run / "start"
     trained(model_folder).save_pretrained(start)
     config = OmegaConf.load(run / "grpo" / "config.yaml")
-    OmegaConf.update(config, "actor_rollout_ref.model.path", str(start))
+    # The run's folder was moved after it.
+    OmegaConf.update(config, "deltamem.out", "/elsewhere/run")
+    OmegaConf.update(config, "actor_rollout_ref.model.path", "/elsewhere/run/start")
     OmegaConf.save(config, run / "grpo" / "config.yaml")
     export_run(run, tmp_path / "only")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "only").eval()
@@ -217,6 +221,66 @@ def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path,
     with pytest.raises(DeltaMemError, match="expected the folder of a training run"):
         main([str(run), "--out", str(tmp_path / "other")])
     assert not (tmp_path / "other").exists()
+    with pytest.raises(SystemExit):
+        main([str(run), "--step", "best of all", "--out", str(tmp_path / "other")])
+
+
+def test_the_best_checkpoint_is_exported_and_the_newest_on_request(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    newest = run / CHECKPOINT.parent / "global_step_4"
+    shutil.copytree(run / CHECKPOINT, newest)
+    write_manifest(newest, ["model"], {})
+    for step in ("best", "newest", "2"):
+        assert main([str(run), "--step", step, "--out", str(tmp_path / f"plain_{step}")]) == 0
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": step, "heldout/reward": 1.0 / step}) + "\n" for step in (2, 4))
+    assert main([str(run), "--out", str(tmp_path / "best")]) == 0
+    exported = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert exported == [f"global_step_{step}" for step in (4, 4, 2, 2)], "the newest where no step was validated"
+    flatters = "Of 2 validated steps this one has the highest held-out reward"
+    assert flatters in (tmp_path / "best" / "README.md").read_text()
+    assert flatters not in model_card(run, OmegaConf.load(run / "grpo" / "config.yaml"), 4, "policy")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with Hub() as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        # Its own transfer of large files goes by other servers; the older one is plain HTTP.
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        yield server
+
+
+def test_a_policy_is_pushed_with_its_card_to_a_repository_that_is_private(
+    tmp_path: Path, model_folder: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, policy = make_run(tmp_path, model_folder, trained(model_folder).state_dict()), tmp_path / "policy"
+    assert main([str(run), "--out", str(policy), "--push", "me/memory"]) == 0
+    assert hub.created == [{"name": "memory", "organization": "me", "visibility": "private"}]
+    assert hub.files == {path.name: path.read_bytes() for path in policy.iterdir()} and "README.md" in hub.files
+    assert capsys.readouterr().out.splitlines()[-1] == f"{hub.url}/me/memory/commit/{'0' * 40}"
+
+
+def test_what_a_hub_refuses_is_one_sentence(
+    tmp_path: Path, model_folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, policy = make_run(tmp_path, model_folder, trained(model_folder).state_dict()), tmp_path / "policy"
+    command = [str(run), "--out", str(policy), "--push"]
+    with pytest.raises(DeltaMemError, match=r"--push a/b/c: Repo id must be"):
+        main([*command, "a/b/c"])
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    with pytest.raises(DeltaMemError, match=r"--push me/memory: .*401"):
+        main([*command, "me/memory"])
+    assert not policy.exists(), "before anything is written"
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    hub.full = True
+    with pytest.raises(DeltaMemError, match=r"--push me/memory: .*403.*; .*policy is complete, push it with: hf upload"):
+        main([*command, "me/memory"])
+    assert (policy / "model.safetensors").is_file()
 
 
 def test_the_card_shows_evaluations_of_these_weights_alone(tmp_path, model_folder, monkeypatch):

@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from preflight_cases import changed, placed
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import Stage, run_stages
+from deltamem.runs import RunStoppedError, Stage, run_stages
 from deltamem.training import launch
 from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo, summary
 
@@ -82,6 +82,38 @@ def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tm
         changes(spared)
 
 
+def test_a_run_goes_on_after_its_folder_was_moved_and_with_keys_that_are_new(tmp_path: Path) -> None:
+    groups = ("+experiment=qwen0_6b", "deltamem.out=/PLACE", "deltamem.sessions=/PLACE/data/sessions.jsonl")
+    old, moved, model = tmp_path / "old", tmp_path / "moved", tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+
+    def changes(out: Path, given: Sequence[str] = (), *, resuming: bool = True, **values: Any) -> list[str]:
+        named = {"actor_rollout_ref.model.path": str(model)} | {key.replace("__", "."): one for key, one in values.items()}
+        config, _ = placed(out, *groups, values=named)
+        return changed_since(out / "identity.json", config, resuming=resuming, given=given)
+
+    changes(old, resuming=False)
+    old.rename(moved)
+    model = model.rename(tmp_path / "elsewhere")
+    said = changes(moved)
+    assert f'actor_rollout_ref.model.path="{model}" (was "{tmp_path / "model"}")' in said and len(said) == 1
+    # Where a run is reported, profiled and dumped says nothing about what it computes.
+    for key in ("trainer.rollout_data_dir", "global_profiler.tool", "actor_rollout_ref.actor.profiler.enable"):
+        assert [one.partition("=")[0] for one in changes(moved, **{key: "x"})] == [key]
+        changes(moved)
+    # A key that a newer version adds has its default, unless the command line names it.
+    assert changes(moved, data__later__option=1) == ["data.later.option=1 (was not set)"]
+    for given in ("data.later.more", "data.later"):
+        with pytest.raises(DeltaMemError, match=r"later\.more=2"):
+            changes(moved, [given], data__later__option=1, data__later__more=2)
+    with pytest.raises(DeltaMemError, match=r"data\.later\.option=no more"):
+        changes(moved)
+    (model / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(DeltaMemError, match=r"files of actor_rollout_ref\.model\.path"):
+        changes(moved, data__later__option=1)
+
+
 Launched = Callable[[str], None]
 
 
@@ -134,6 +166,35 @@ def test_a_note_of_an_earlier_start_does_not_count(launched: Launched, tmp_path:
 def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:
     # The trainer takes most of a minute to import verl, before which it has no handler.
     launched("import os, signal; os.kill(os.getpid(), signal.SIGUSR1); (folder / 'grpo' / 'started').touch()")
+
+
+_REPORTS = """
+import json
+def report(step, **figures):
+    with (folder / "logs" / "grpo_1.jsonl").open("a") as file:
+        print(json.dumps({"step": step, "data": figures}), file=file)
+(folder / "grpo" / "started").touch()
+"""
+_STOPS = """
+while not (folder / "grpo" / "stop").exists(): time.sleep(0.05)
+sys.exit(75)
+"""
+
+
+def test_a_gate_asks_the_trainer_to_stop_and_is_a_failure(launched: Launched) -> None:
+    # The validation before training is enough.
+    cut = "report(0, **{'val-aux/deltamem/count/violations/token_limit/mean@1': 0.6})"
+    with pytest.raises(TrainingFailedError, match=r"stopped at a gate, with .* saved: step 0: a token limit ended 60% of"):
+        launched(f"{_REPORTS}{cut}{_STOPS}")
+
+
+def test_a_gate_that_is_met_at_the_end_throws_nothing_away(launched: Launched) -> None:
+    launched(f"{_REPORTS}report(0, **{{'val-aux/deltamem/count/violations/token_limit/mean@1': 0.6}})")
+
+
+def test_a_request_of_a_person_is_no_failure(launched: Launched) -> None:
+    with pytest.raises(RunStoppedError, match="stopped before the first step"):
+        launched(f"{_REPORTS}(folder / 'grpo' / 'stop').touch(){_STOPS}")
 
 
 def test_a_stopped_run_says_where_it_stands() -> None:
