@@ -198,17 +198,17 @@ def test_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
 
     unsaved, warm = {"trainer.save_freq": -1}, {"deltamem.warm_start": options}
     state, found = disk(10**5)
-    assert state == "fail" and "3 checkpoints of" in found
+    assert state == "fail" and "4 checkpoints of" in found
     assert disk(10**5, **unsaved) == ("ok", "nothing is saved, as trainer.save_freq says")
     # A checkpoint of float32 weights and two moments beside the one before; later the model beside the last one.
     assert disk(2 * 12 * parameters, **unsaved, **warm)[0] == "ok"
     state, found = disk(2 * 12 * parameters - 1, **unsaved, **warm)
     assert state == "fail" and found.startswith("warm start ")
-    # GRPO's three checkpoints and the policy come to the model that stays.
-    assert disk((4 + 3 * 12 + 4) * parameters, **warm)[0] == "ok"
-    assert disk((4 + 3 * 12 + 4) * parameters - 1, **warm)[0] == "fail"
+    # GRPO's four checkpoints and the policy come to the model that stays.
+    assert disk((4 + 4 * 12 + 4) * parameters, **warm)[0] == "ok"
+    assert disk((4 + 4 * 12 + 4) * parameters - 1, **warm)[0] == "fail"
     (tmp_path / "run" / "warm_start" / "model").mkdir(parents=True)
-    assert disk((3 * 12 + 4) * parameters, **warm)[0] == "ok"
+    assert disk((4 * 12 + 4) * parameters, **warm)[0] == "ok"
 
 
 def test_little_shared_memory(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
