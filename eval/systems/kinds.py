@@ -105,7 +105,10 @@ class SystemKind(ABC):
         return passages * MEMORY_TOKENS
 
 
-_SYSTEMS = ("deltamem", "episodic", "stitch", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")
+_SYSTEMS = (
+    *("deltamem", "episodic", "stitch", "full_context", "naive_rag", "copy_all"),
+    *("mem0", "langmem", "lightmem", "oracle", "none"),
+)
 """The order in which systems are listed; others follow."""
 
 

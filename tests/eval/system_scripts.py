@@ -27,12 +27,14 @@ _FACT = re.compile(r"\bmy ([a-z][a-z0-9 ]*?) is ([^.\n]+)\.", re.IGNORECASE)
 
 
 def manager_of(body: dict[str, Any]) -> Reply:
-    """Answer DeltaMem, episodic memory, mem0 or LangMem with the facts that Ana states, such as ``My city is Boston.``."""
+    """Answer any of the systems with the facts that Ana states, such as ``My city is Boston.``."""
     if is_check(body):
         return completion("Hello.")
     if any(tool["function"]["name"] == "search_memory" for tool in body.get("tools", ())):
         call = {"name": "search_memory", "arguments": json.dumps({"query": "What does Ana say?"})}
         return completion(None, finish="tool_calls", tool_calls=[{"id": "q", "type": "function", "function": call}])
+    if len(body["messages"]) == 1:
+        return completion(lightmem_of(body["messages"][0]["content"]))
     shown = str(body["messages"][1]["content"])
     if "tools" in body:
         calls = [_call(number, text) for number, text in enumerate(_facts(shown))]
@@ -41,6 +43,17 @@ def manager_of(body: dict[str, Any]) -> Reply:
         memories = [{"id": str(number), "text": text} for number, text in enumerate(_facts(part[1]))]
         return completion(json.dumps({"memory": memories}))
     return completion(reviewer_of(body) or answer(body["messages"]))
+
+
+def lightmem_of(asked: str) -> str:
+    """The facts of what LightMem shows of a session; in its sleep a newer value of the same thing replaces the older."""
+    if "Older note" not in asked:
+        stated = re.findall(r"^\[(\d+)\] Ana: (.*)$", asked, re.MULTILINE)
+        facts = [{"line": int(line), "fact": fact} for line, said in stated for fact in _facts(f"Ana: {said}")]
+        return json.dumps({"facts": facts})
+    older, newer = (re.findall(r"Ana's (.*?) is (.*?)\.", part) for part in asked.split("Newer notes, by time:"))
+    stale = any(subject == one and value != two for subject, value in older for one, two in newer)
+    return json.dumps({"action": "delete" if stale else "ignore", "memory": ""})
 
 
 def _facts(shown: str) -> list[str]:
