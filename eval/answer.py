@@ -103,6 +103,7 @@ class AnswerRequest:
     options: tuple[str, ...] = ()  # Of a multiple-choice question, each with its letter, for example `(a) Tea.`
     scope: str = ""  # For whom answers are cached (see `deltamem.llm`): the conversation, user or persona
     time: datetime | None = None  # When it is asked, where the benchmark says so
+    prompt: str = ""  # By name, where some questions have one of their own
 
 
 class Answerer(Protocol):
@@ -279,8 +280,10 @@ class LLMAnswerer:
 
     name = "llm"
 
-    def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: WithTime) -> None:
+    def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: WithTime, others: Mapping[str, Prompt] = {}) -> None:
+        """Take the prompt, and the `others` by name that requests may ask for."""
         self.prompt = prompt
+        self._others = others
         self._sampler = sampler
         self._with_time = with_time
 
@@ -288,7 +291,8 @@ class LLMAnswerer:
         """Answer once; an answer without a word is drawn once more and then an error. See `Answerer`."""
         context = render_all(request.context, with_time=self._with_time) or NOTHING_FOUND
         fields = {"context": context, "question": request.question, "options": "\n".join(request.options)}
-        content = self.prompt.fill(**fields, date=f"{request.time:%A}, {format_date(request.time)}" if request.time else "")
+        prompt = self._others.get(request.prompt, self.prompt)
+        content = prompt.fill(**fields, date=f"{request.time:%A}, {format_date(request.time)}" if request.time else "")
         cost = Cost()
         for draw in range(_DRAWS):
             try:
@@ -376,6 +380,7 @@ class QAGrader:
     made: str = ""  # What new answers and verdicts are marked with, see `eval.fingerprint`
     counted: TokenCount = ESTIMATED  # What counts tokens
     sentences: bool = False  # Whether the passage that a budget ends in is cut after a sentence
+    prompt_of: Callable[[QuestionRecord], str] = lambda record: ""  # See `AnswerRequest.prompt`
 
     async def ask(
         self,
@@ -390,7 +395,8 @@ class QAGrader:
         budgets are filled from the `deep` blocks, which begin as the others do; from those if None.
         """
         shown = self._cut(blocks, self.context_tokens)
-        request = AnswerRequest(record.question, shown.blocks, options, record.group, record.time)
+        asked = record.question, shown.blocks, options, record.group, record.time
+        request = AnswerRequest(*asked, prompt=self.prompt_of(record))
         answers = await self._answers(record, request, record.answers)
         update = {"answers": answers, "shown": shown.passages, "context_tokens": shown.tokens}
         return record.model_copy(update=update | {"budgets": await self._at_budgets(record, request, deep or blocks)})

@@ -282,6 +282,10 @@ class Benchmark(ABC, Generic[Config]):
         """How often judges are wrong that are not among `judges`, in the form of `eval.judge.measure`."""
         return ()
 
+    def prompt_of(self, question: QuestionRecord) -> str:
+        """The prompt that a model answers a question by: `answer_prompt`, or another that is among `prompts`."""
+        return self.answer_prompt
+
     def options(self, question: QuestionRecord) -> tuple[str, ...]:
         """Of a multiple-choice question."""
         return ()

@@ -82,14 +82,20 @@ def load_prompts(
     return Prompts(answer, named, {name: load_prompt(name, fields) for name, fields in further.items()})
 
 
-def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, prompt: Prompt | None) -> Answerer | None:
-    """The answerer that the configuration asks for, a model if there is a prompt for it; None if nothing is answered."""
+def make_answerer(
+    config: BenchmarkConfig, models: Models, embedder: Embedder, prompt: Prompt | None, further: Mapping[str, Prompt] = {}
+) -> Answerer | None:
+    """The answerer that the configuration asks for, a model if there is a prompt for it; None if nothing is answered.
+
+    `further` are prompts for some of the questions by name, in whose place a prompt that is configured stands too.
+    """
     if config.answer.answerer == "none":
         return None
     if prompt is None:
         return ExtractiveAnswerer(embedder, with_time=config.with_time, timed=models.timed)
     assert models.answer is not None  # as it has a prompt
-    return LLMAnswerer(_sampler(models.answer, config.answer, config), prompt, with_time=config.with_time)
+    others = {} if config.answer.prompt else further
+    return LLMAnswerer(_sampler(models.answer, config.answer, config), prompt, with_time=config.with_time, others=others)
 
 
 def make_judge(

@@ -107,8 +107,10 @@ class Verdict(StrictModel):
 
     @property
     def worth(self) -> float | None:
-        """1 for a good label, 0 for another; None without a label."""
-        return None if self.label is None else float(self.label.lower() in GOOD_LABELS)
+        """1 for a good label, or a number above 0 of a judge that counts or finds; 0 for another; None without a label."""
+        if self.label is None:
+            return None
+        return float(int(self.label) > 0 if self.label.isdecimal() else self.label.lower() in GOOD_LABELS)
 
 
 def judge_name(key: str) -> str:

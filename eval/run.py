@@ -138,7 +138,8 @@ class Run:
         config, budget = self.config, self.config.answer.context_tokens
         of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.manifest.made
         cutting = config.answer.counted, config.answer.cut == "sentence"
-        return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of, *cutting)
+        more = (*of, *cutting, self.benchmark.prompt_of)
+        return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *more)
 
     @property
     def context(self) -> AskContext:

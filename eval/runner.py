@@ -123,7 +123,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
     without = parts.names | ({"answer"} if taken is not None else set())
     async with open_models(config, without) as models, AsyncExitStack() as stack:
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, benchmark.extras())
-        answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
+        answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer, prompts.further)
         judges = make_judges(benchmark, prompts, parts, models)
         manifest = RunManifest(config.out, run_config, mixed=config.mixed, taken=taken)
         timelines = benchmark.timelines(system)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltamem.config import run_hydra, validated
 from deltamem.runs import atomic_writer
@@ -25,13 +25,14 @@ from eval.summary import Summary
 from eval.systems.base import Passage, StoreKey, System
 from papers.stitch.came import scores
 from papers.stitch.came.data import BATCH_TURNS, SPEAKERS, CameConfig, dialogue, read_data
-from papers.stitch.came.records import TYPES
+from papers.stitch.came.records import SETS, TYPES
 from papers.stitch.system import labelled_by
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-JUDGE = "lenient"
+_PROMPTS = "papers.stitch.prompts:"
+_DEBATE = f"{_PROMPTS}answer_debate"
 LABELS = "labels.json"
 """Diagnostics of the labels of a run of ``system=stitch``, see `papers.stitch.came.diagnostics`."""
 
@@ -43,9 +44,11 @@ class Came(Benchmark[CameConfig]):
     config_type = CameConfig
     search_state = "latest"
     config_dir = Path(__file__).parents[1] / "configs"
-    answer_prompt = "papers.stitch.prompts:answer_came"
+    answer_prompt = f"{_PROMPTS}answer_travel"
+    prompts: ClassVar = {_DEBATE: Benchmark.answer_fields}
     tables = (scores.table,)
     layouts = scores.LAYOUTS
+    values = scores.JUDGED
 
     def __init__(self, config: CameConfig) -> None:
         self.config = config
@@ -57,8 +60,12 @@ class Came(Benchmark[CameConfig]):
 
     @classmethod
     def judges(cls, config: CameConfig) -> Mapping[str, JudgeSpec]:
-        """One for whole answers, besides the scores of sets, which need none."""
-        return {JUDGE: JudgeSpec(f"judge_{JUDGE}", QUESTION_FIELDS, QUESTION_LABELS)}
+        """One for a single answer and one that counts those of a set (appendix E.2), besides scores that need none."""
+        counts = tuple(map(str, range(scores.MOST + 1)))
+        return {
+            scores.SINGLE: JudgeSpec("judge_lenient", QUESTION_FIELDS, QUESTION_LABELS),
+            scores.COUNT: JudgeSpec(f"{_PROMPTS}judge_count", QUESTION_FIELDS, counts, calibrated=False),
+        }
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of what is read and asked; the gold intents count where they are read."""
@@ -117,8 +124,16 @@ class Came(Benchmark[CameConfig]):
         return {scores.F1: worth.f1, scores.PRECISION: worth.precision, scores.RECALL: worth.recall}
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
-        """The one judge."""
-        return {JUDGE: {"question": question.question, "gold": question.gold or "", "answer": answer}}
+        """The judge of a single answer, or the one that counts, which is shown lists."""
+        if self.data.questions[question.key].form not in SETS:
+            return {scores.SINGLE: {"question": question.question, "gold": question.gold or "", "answer": answer}}
+        listed = {"gold": scores.candidates(question.gold or ""), "answer": scores.candidates(answer)}
+        return {scores.COUNT: {"question": question.question} | {name: "\n".join(of) for name, of in listed.items()}}
+
+    def prompt_of(self, question: QuestionRecord) -> str:
+        """By domain."""
+        debate = self.data.trajectories[question.group].domain == "debate"
+        return _DEBATE if debate else self.answer_prompt
 
     def report(self, results: Results) -> Report:
         """Scores by type of question, and what lazy policies get."""
@@ -145,13 +160,16 @@ class Came(Benchmark[CameConfig]):
                 "by words for systems that name none",
                 "answers": "sets of entities, by full name or its first word, or of values; what is not of the world or of "
                 "the kind of value counts for nothing",
+                "judged": "a single answer is right or wrong; of a set the judge counts what is right among the candidates, "
+                "which commas, semicolons, line ends and the word `and` part",
                 "intervals": f"95%, {drawn_over(len({one.group for one in results.questions}), 'trajectory')}",
             },
             data=data.description(),
             scores=scores.run_scores(
                 data, results.questions, found, cutoffs=config.cutoffs, resamples=config.resamples, seed=config.seed
             ),
-            headline=(scores.F1, scores.READER_F1, f"recall@{max(config.cutoffs)}"),
+            headline=(scores.JUDGED_F1, scores.F1, scores.READER_F1, f"recall@{max(config.cutoffs)}"),
+            judged_by=dict.fromkeys(scores.JUDGED, (scores.SINGLE, scores.COUNT)),
             order=TYPES,
             more={"lazy": self._lazy},
         )

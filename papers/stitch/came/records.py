@@ -23,6 +23,8 @@ FILES = ("worlds", "trajectories", "questions", "storyboard", "intents")
 
 TYPES: tuple[QuestionType, ...] = ("revision", "recall", "multi_hop", "synthesis")
 """The four types of section 3.2: incremental memory revision, context-aware factual recall, multi-hop, synthesis."""
+SETS = frozenset({"open", "day_plan", "range_plan", "backing", "attacks", "cited"})
+"""Forms of questions whose answer may be more than one."""
 AnswerKind = Literal["accommodation", "restaurant", "attraction", "place", "source", "price", "time", "deposit", "figure"]
 """What an answer is a set of; a place is any of the first three."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from eval.compare.layout import ALL, Variant, columns_of
 from eval.compare.layout import Table as PaperTable
-from eval.records import QuestionRecord
-from eval.scores import Value, answer_value, metric_scores, retrieval_values, search_value
+from eval.records import QuestionRecord, judge_name
+from eval.scores import AskedValue, Value, answer_value, metric_scores, retrieval_values, search_value
 from eval.summary import Summary, category_table
 from papers.stitch.came.data import CameData
 from papers.stitch.came.reader import LogReader
@@ -20,6 +20,11 @@ from papers.stitch.came.records import TYPES, CameQuestion, ClosedWorld
 
 F1, PRECISION, RECALL = "answer_f1", "answer_precision", "answer_recall"
 READER_F1 = "reader_f1"
+JUDGED_F1, JUDGED_PRECISION, JUDGED_RECALL = "judged_f1", "judged_precision", "judged_recall"
+SINGLE, COUNT = "lenient", "count"
+"""The judges: whether a single answer is right, and how many candidates of a set are."""
+MOST = 60
+"""Candidates of an answer that are counted, far more than any question has."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 _VALUES = {
@@ -38,13 +43,45 @@ class SetScore(NamedTuple):
     f1: float
 
 
-def set_score(predicted: Collection[str], gold: Collection[str]) -> SetScore:
+def set_score(predicted: Collection[object], gold: Collection[object]) -> SetScore:
     """Precision, recall and F1 of sets, section A.3; an empty prediction has none of them."""
     right = len(set(predicted) & set(gold))
     if not right:
         return SetScore(0.0, 0.0, 0.0)
     precision, recall = right / len(set(predicted)), right / len(set(gold))
     return SetScore(precision, recall, 2 * precision * recall / (precision + recall))
+
+
+def candidates(answer: str) -> list[str]:
+    """What an answer lists, each with at least a letter or digit; at most `MOST`."""
+    parts = (part.strip(" \t-*•.") for part in re.split(r"[,;\n]+|\band\b", answer))
+    return [part for part in parts if re.search(r"\w", part)][:MOST]
+
+
+def _judged(measure: int) -> AskedValue:
+    """Precision, recall or F1 of answers by the judges (listings 11 and 12), by its place in a `SetScore`."""
+
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        gold = len(candidates(record.gold or ""))
+        found: list[tuple[float | None, bool]] = []
+        for answer in record.answers:
+            given = len(candidates(answer.text or ""))
+            for name, verdict in answer.verdicts.items():
+                worth: float | None = verdict.worth
+                if worth and judge_name(name) == COUNT and verdict.label is not None:
+                    # No more than there are: a judge that cannot count must not raise a score above 1
+                    right = min(int(verdict.label), given, gold)
+                    worth = set_score(range(given), range(given - right, given - right + gold))[measure]
+                found.append((worth, answer.silent))
+        return found
+
+    return AskedValue(parts)
+
+
+JUDGED: Mapping[str, AskedValue] = {
+    name: _judged(place) for place, name in enumerate((JUDGED_PRECISION, JUDGED_RECALL, JUDGED_F1))
+}
+"""What a question is worth by the judges."""
 
 
 class Resolver:
@@ -106,9 +143,10 @@ def run_scores(
 ) -> dict[str, dict[str, Any]]:
     """All scores by metric and type of question.
 
-    ``answer_f1``, ``answer_precision``, ``answer_recall``: of the set that an answer names; ``recall@k``: share of the
-    evidence among the sources of the first k passages; ``reader_f1``: of what the log says if only the turns that were
-    found are known, which is what retrieval allows a perfect reader.
+    ``judged_f1``, ``judged_precision``, ``judged_recall``: by the judges, where answers are judged; ``answer_f1``,
+    ``answer_precision``, ``answer_recall``: of the set that an answer names; ``recall@k``: share of the evidence among the
+    sources of the first k passages; ``reader_f1``: of what the log says if only the turns that were found are known, which
+    is what retrieval allows a perfect reader.
     """
 
     def read(record: QuestionRecord) -> float | None:
@@ -120,7 +158,7 @@ def run_scores(
         reader = LogReader(done for turn, done in said.items() if turn in known)
         return set_score(reader.answer(question, ORDINALS), question.answers).f1
 
-    values: dict[str, Value] = {name: answer_value(name) for name in (F1, PRECISION, RECALL)}
+    values: dict[str, Value] = {**JUDGED, **{name: answer_value(name) for name in (F1, PRECISION, RECALL)}}
     values |= {READER_F1: search_value(read), **retrieval_values(cutoffs)}
     return metric_scores(questions, values, order=TYPES, resamples=resamples, seed=seed)
 
@@ -136,7 +174,10 @@ LAYOUTS = (
     PaperTable(
         "as in Table 1 of the STITCH paper",
         columns_of({ALL: None}, {"precision": "P", "recall": "R", "f1": "F1", "reader": "F1 of a perfect reader"}),
-        (Variant("", {name: f"answer_{name}" for name in ("precision", "recall", "f1")} | {"reader": "reader_f1"}),),
+        tuple(
+            Variant(label, {name: f"{by}_{name}" for name in ("precision", "recall", "f1")} | {"reader": "reader_f1"})
+            for label, by in (("judged", "judged"), ("by the names that answers hold", "answer"))
+        ),
         id="came",
         note="Published rows are of the paper's own data: sizes and types of questions are alike; words, "
         "worlds and models are not. Compare rows of one size alone.",

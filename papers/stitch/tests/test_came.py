@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from locomo_cases import WordEmbedder
 from rich.console import Console
+from scripted_server import Reply, completion, is_check, serve
 from writer_cases import written
 
 from deltamem.config import composed, validated
@@ -20,7 +22,7 @@ from papers.stitch.came.__main__ import Came
 from papers.stitch.came.data import CameConfig, read_data
 from papers.stitch.came.diagnostics import METRICS, diagnose, label_diagnostics
 from papers.stitch.came.reader import LogReader
-from papers.stitch.came.records import CameQuestion, ClosedWorld, WorldEntity
+from papers.stitch.came.records import SETS, CameQuestion, ClosedWorld, WorldEntity
 from papers.stitch.came.scores import ORDINALS, Resolver, lazy_policies, set_score
 from papers.stitch.records import Intent, IntentFilter
 
@@ -83,6 +85,51 @@ def test_gold_intents_find_all_evidence_and_their_diagnostics_say_so(came_data: 
     assert overall(summary_of(settings), "recall@40") < 0.9
     found = asyncio.run(diagnose(settings, read_data(settings), WordEmbedder()))
     assert [values["ERR"] for values in found.values()] == ["0.0 ± 0.0"]
+
+
+def test_judges_count_what_is_right_of_a_set_and_each_domain_has_its_prompt(
+    came_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each set the model gives all but one and an invented name besides; of the single answers it gives the right one."""
+    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
+    data = read_data(config(came_data, tmp_path))
+    by_text = {one.question: one for one in data.questions.values()}
+    asked: set[tuple[str, str]] = set()
+
+    def model(body: dict[str, Any]) -> Reply:
+        prompt = body["messages"][0]["content"]
+        if prompt.startswith("A question has"):
+            gold, given = prompt.partition("Right answers:\n")[2].split("\n\nSay in")[0].split("\nCandidates:\n")
+            count = len(set(gold.splitlines()) & set(given.splitlines()))
+            return completion(json.dumps({"reason": "counted", "label": 50 if count == 3 else count}))  # 50: cannot count
+        if prompt.startswith("You grade"):
+            return completion('{"reason": "the same", "label": "correct"}')
+        if is_check(body):
+            return completion("fine")
+        found = by_text[prompt.rpartition("# Question\n")[2].removesuffix("\n\nAnswer:").strip()]
+        asked.add((data.trajectories[found.trajectory].domain, "a debate" if "of a debate" in prompt else "a trip"))
+        *most, last = [*found.answers, "Nowhere Inn"]
+        return completion(", ".join([*most[1:], last] if found.form in SETS else found.answers).replace(", Now", " and Now"))
+
+    with serve(model) as server:
+        overrides = (
+            "answer.kind=llm",
+            "answer.model=tiny",
+            "judge.model=tiny",
+            f"base_url={server.url}",
+            "judge.probes=false",
+        )
+        settings = config(came_data, tmp_path / "judged", *overrides, "system=oracle")
+        judged = summary_of(settings)
+    assert asked == {("travel", "a trip"), ("debate", "a debate")}
+    # Of four answers the judge says 50: as many count as there are
+    counts = [len(one.answers) if one.form in SETS else 4 for one in data.questions.values()]
+    wanted = [1 if count == 4 else (count - 1) / count for count in counts]
+    assert len(set(counts)) > 2 and judged["failures"]["count"] == 0
+    for metric in ("judged_precision", "judged_recall", "judged_f1"):
+        assert overall(judged, metric) == pytest.approx(sum(wanted) / len(wanted)), metric
+    assert overall(judged, "answer_precision") > overall(judged, "judged_precision"), "by names, what is invented is free"
+    assert judged["headline"]["metric"] == "judged_f1"
 
 
 def copied(came_data: Path, tmp_path: Path) -> Path:
