@@ -78,8 +78,14 @@ pause() {
   wait $! || true
 }
 
-# forward SIGNAL: hands a signal of Slurm's on to train.py.
+# forward SIGNAL: hands a signal of Slurm's on to train.py. Slurm warns a job at once whose limit is shorter than the warning before
+# it; that job would stop and start in circles.
 forward() {
+  if [[ $1 == USR1 ]] && ((SECONDS < 120 && ${SLURM_JOB_END_TIME:-0} > 0)) &&
+    ((SLURM_JOB_END_TIME - $(date +%s) < 7200)); then
+    refuse "Slurm warns of the time limit as soon as the job starts; submit with a longer --time, or a shorter warning" \
+      "(--signal=B:USR1@300)"
+  fi
   reason=$1
   say "SIG$1"
   if [[ -n $train ]]; then kill -s "$1" "$train" 2>/dev/null || true; fi

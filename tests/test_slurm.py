@@ -254,6 +254,16 @@ def test_signals(machine, script, train, signals, expected):
 
 
 @slow
+@pytest.mark.parametrize(("left", "expected"), [(1800, (2, 0)), (80000, (0, 1))])
+def test_a_job_that_is_shorter_than_the_warning_does_not_go_round_in_circles(machine, left, expected):
+    machine.trains(WAITS)
+    # The other is preempted as soon as it starts.
+    process = machine.submit(TRAIN, SLURM_JOB_END_TIME=str(int(time.time()) + left))
+    *found, error = machine.interrupt(process, signal.SIGUSR1)
+    assert tuple(found) == expected and ("submit with a longer --time" in error) == (left == 1800), error
+
+
+@slow
 def test_a_job_that_cannot_go_on_is_an_error(machine: Machine) -> None:
     machine.trains("exit 75")
     ends = [machine.run(TRAIN, SLURM_RESTART_COUNT=str(number), MAX_IDLE_STARTS="2") for number in range(3)]

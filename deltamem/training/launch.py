@@ -311,10 +311,11 @@ def _from_out(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _given_keys() -> list[str]:
-    """The keys that the command line names."""
+    """The keys that the command line names; of a choice such as ``reward@deltamem.reward=paper`` where it is put."""
     if not HydraConfig.initialized():
         return []
-    return [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
+    names = (override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task)
+    return [name.rpartition("@")[2] for name in names]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

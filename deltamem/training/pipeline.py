@@ -339,7 +339,9 @@ def _export(run: Path, console: Console) -> None:
     from deltamem.training.export import export_run
 
     step, rewards = step_of(export_run(run, run / "policy")), heldout_rewards(run)
-    if (reward := rewards.get(step)) is not None:
+    if (reward := rewards.get(step)) is None:
+        console.print(f"export: step {step}, the newest", soft_wrap=True)
+    else:
         found = f"export: step {step}, the best of those kept by held-out reward ({reward:.3f})"
         better = "; the policy before training earned more" if rewards.get(0, reward) > reward else ""
         console.print(f"{found}{better}", soft_wrap=True)

@@ -114,6 +114,14 @@ def test_a_run_goes_on_after_its_folder_was_moved_and_with_keys_that_are_new(tmp
         changes(moved, data__later__option=1)
 
 
+def test_what_the_command_line_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launch._given_keys() == [], "without Hydra"
+    overrides = ["+experiment=qwen8b", "reward@deltamem.reward=repaired", "++data.seed=2", "deltamem.out=a=b"]
+    found = SimpleNamespace(overrides=SimpleNamespace(task=overrides))
+    monkeypatch.setattr(launch, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: found))
+    assert launch._given_keys() == ["experiment", "deltamem.reward", "data.seed", "deltamem.out"]
+
+
 Launched = Callable[[str], None]
 
 
