@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval
 from deltamem.runs import atomic_writer
 from eval.compare.layout import Cell, Column, Row
@@ -45,7 +46,8 @@ class StudyResult:
         for label in self.study.points:
             ours = _cells(self.ours.get(label), len(names), label in self.runs)
             theirs = _cells(self.published.get(label), len(names), label not in self.published)
-            lines.append([label, *ours, *(theirs if beside else ())])
+            title = self.runs[label].summary.label(label) if label in self.runs else label
+            lines.append([title, *ours, *(theirs if beside else ())])
         return lines
 
     def score(self, label: str, place: int) -> Interval | None:
@@ -98,7 +100,12 @@ def result_of(study: Study, runs: Mapping[str, FinishedRun]) -> StudyResult:
     """What runs of a study say, by its points.
 
     The paper's rows are left out where no run is on the published data: they are of other questions.
+
+    Raises:
+        DeltaMemError: If a run is of another benchmark.
     """
+    if other := next((label for label, run in runs.items() if run.family != study.benchmark), None):
+        raise DeltaMemError(f"{runs[other].folder} is a run of {runs[other].family}, not of {study.benchmark}")
     if study.layout is None:
         columns = [Column("all", f"{after}", f"{after} sessions" if after > 1 else "1 session") for after in _SESSIONS]
         return StudyResult(study, runs, columns, {label: _accuracies(label, run) for label, run in runs.items()}, {})
@@ -206,4 +213,5 @@ def _hollow(axes: Axes, number: int, label: str, at: Sequence[tuple[float, float
 
 def _shares(axes: Axes) -> None:
     percent(axes.yaxis)
-    axes.legend(fontsize=7)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)

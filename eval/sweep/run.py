@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -14,6 +15,7 @@ from rich.text import Text
 from deltamem import plugins
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
+from deltamem.runs import weights_sha256
 from deltamem.text_files import read_text
 from eval import runner
 from eval.compare.page import write_report
@@ -54,7 +56,8 @@ def sweep(name: str, given: Sequence[str], console: Console) -> int:
     for remark in filter(None, (study.note, *remarks)):
         console.print(Text(remark, style="yellow"), soft_wrap=True)
     console.print(Text(f"{', '.join(map(str, files))}; every table and question: {settings.out / runner.REPORT_FILE}"))
-    return code or int(len(done) < len(settings.points or study.points))
+    whole = {label for label, run in runs.items() if run.summary.partial is None}
+    return code or int(not whole >= set(settings.points or study.points))
 
 
 def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: Sequence[str], console: Console) -> int:
@@ -74,6 +77,9 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
         own = overrides_of(point, model, settings.out / label, url if here else None)
         config = validated(composed(study.benchmark, [*overrides, *own], kind.config_dir), kind.config_type)
         config.check()
+        if config.answer.answerer != "llm" or (study.judged and not config.judged):
+            needs = "answer.model and judge.model" if study.judged else "answer.model"
+            raise DeltaMemError(f"{name} is of a model's answers: it needs {needs} beside base_url")
         evaluations.append((label, model, config, here and not _done(config)))
     code = 0
     for number, (label, model, config, here) in enumerate(evaluations, start=1):
@@ -93,7 +99,10 @@ def _done(config: BenchmarkConfig) -> bool:
     if not (path := config.out / SUMMARY_FILE).is_file():
         return False
     summary = Summary.model_validate_json(read_text(path))
-    return summary.partial is None and not summary.failures.count and summary.making.config == config.reported()
+    known = summary.making.fingerprint.get("served", {}).get("manager", {}).get("weights")  # another policy by now?
+    same = known is None or known == weights_sha256(Path(str(config.manager.model)))
+    settled = summary.partial is None and not summary.failures.count
+    return settled and same and summary.making.config == config.reported()
 
 
 def _remarks(study: Study, runs: Sequence[Any]) -> list[str]:

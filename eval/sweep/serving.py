@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ _STOP_SECONDS = 10.0  # Before a server that was asked to end is killed
 def served(model: str, settings: SweepSettings, log: Path) -> Iterator[None]:
     """Serve a model on a port of 127.0.0.1 within the block, which begins when the server is healthy.
 
-    SIGTERM ends the server too, which would hold its GPU otherwise.
+    SIGTERM ends the server too, which would hold its GPU otherwise; and a server that ends ends the block, which would go on
+    with a memory that has gaps.
 
     Raises:
         DeltaMemError: If there is no such program, the port is taken, or the server ends or is not healthy in time.
@@ -35,7 +37,9 @@ def served(model: str, settings: SweepSettings, log: Path) -> Iterator[None]:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise DeltaMemError(f"port {port} is taken, {model} cannot be served there; name another: port=...") from error
+            raise DeltaMemError(
+                f"port {port} is taken, perhaps by a server that outlived its sweep, and {model} is to be served there"
+            ) from error
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [settings.serve, "serve", model, "--host", "127.0.0.1", "--port", str(port), *settings.serve_args]
     with log.open("ab") as file:
@@ -43,13 +47,27 @@ def served(model: str, settings: SweepSettings, log: Path) -> Iterator[None]:
             server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         except OSError as error:
             raise DeltaMemError(f"serve={settings.serve} cannot be run: {error.strerror}") from error
+    stopping = threading.Event()
+
+    def watch() -> None:
+        server.wait()
+        if not stopping.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)  # interrupts whatever the block does, and no task can take it for its own
+
+    watching = threading.Thread(target=watch, daemon=True)
     before = signal.signal(signal.SIGTERM, _end)
     try:
         _await_health(server, f"http://127.0.0.1:{port}/health", model, settings.start_minutes, log)
+        watching.start()
         yield
+    except SystemExit:
+        if (code := server.poll()) is None:
+            raise
+        raise DeltaMemError(f"the server of {model} ended with exit code {code}; see {log}") from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        stopping.set()
         _stop(server)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -46,6 +46,7 @@ class Study(StrictModel):
     x: str = ""  # What `Point.x` is
     points: dict[FolderName, Point]
     note: str = ""
+    judged: bool = False  # Whether it shows what a judge says
 
 
 def studies() -> dict[str, Study]:

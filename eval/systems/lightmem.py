@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, Vectors
@@ -57,8 +57,8 @@ class LightMemKeys(StrictModel):
 
 
 class _Statement(BaseModel):
-    line: int
-    fact: str = Field(pattern=r"\S")
+    line: int = 0
+    fact: str = ""
 
 
 class _Facts(BaseModel):
@@ -207,6 +207,7 @@ class LightMemStore:
         return [
             (" ".join(one.fact.split()), (turns[one.line - 1].id,) if 0 < one.line <= len(turns) else ())
             for one in (answer.facts if answer is not None else ())
+            if one.fact.strip()
         ]
 
     async def _slept(self, fresh: Sequence[_Fact]) -> dict[int, _Fact | None]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from benchmark_cases import LOCOMO, ROOT, Done, prepare
 from compare_cases import edited, records, write_run
-from scripted_server import reserved_port, serve
+from scripted_server import is_check, reserved_port, serve
 
 from deltamem import plugins
 from eval.compare.layout import published_tables
@@ -75,7 +75,7 @@ def sweep(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def table(path: Path) -> dict[str, list[str]]:
     """The cells of each row of the Markdown table."""
     rows = [line.split("|")[1:-1] for line in path.read_text("utf-8").splitlines() if line.startswith("|")]
-    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    return {row[0].split()[0]: [cell.strip() for cell in row[1:]] for row in rows}
 
 
 def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sweep: Command, tmp_path: Path) -> None:
@@ -161,6 +161,10 @@ def test_accuracy_over_sessions_is_one_chart_and_one_for_each_point(sweep: Comma
         (["table4", "port=many"], "config key port: "),
         (["table4", "draw=true"], "runs/table4 has no result of any point yet"),
         (["table7", "points=[DeltaMem-8B]", "colour=red"], "colour"),
+        (
+            ["table7", "points=[DeltaMem-8B]", "alone"],
+            "table7 is of a model's answers: it needs answer.model and judge.model",
+        ),
         (["table7", "points=[DeltaMem-8B]", "serve=no-such-program"], "serve=no-such-program cannot be run"),
         (
             ["table7", "points=[DeltaMem-8B]", f"serve={sys.executable}"],  # which has no program called serve
@@ -170,7 +174,12 @@ def test_accuracy_over_sessions_is_one_chart_and_one_for_each_point(sweep: Comma
 )
 def test_what_is_wrong_is_a_sentence(sweep: Command, tmp_path: Path, arguments: list[str], said: str) -> None:
     port = [] if "draw=true" in arguments or "port=many" in arguments else [f"port={free_port()}"]
-    data = [] if "draw=true" in arguments else LOCOMO.write(tmp_path)
+    models = [
+        "base_url=http://127.0.0.1:1/v1",
+        *(f"{part}.model=tiny" for part in ("answer", "judge") if "alone" not in arguments),
+    ]
+    data = [] if "draw=true" in arguments else [*LOCOMO.write(tmp_path), *models]
+    arguments = [one for one in arguments if one != "alone"]
     done = sweep(*arguments, *port, *data)
     assert done.code == 2 and done.err.startswith("error: ") and done.err.count("\n") == 1
     assert said in " ".join((done.out + done.err).split())
@@ -179,9 +188,26 @@ def test_what_is_wrong_is_a_sentence(sweep: Command, tmp_path: Path, arguments: 
 def test_a_taken_port_is_never_taken_for_the_server(sweep: Command, tmp_path: Path) -> None:
     with serve(LOCOMO.script) as other:
         port = other.url.split(":")[2].partition("/")[0]
-        done = sweep("table7", "points=[DeltaMem-8B]", f"port={port}", *LOCOMO.write(tmp_path))
+        models = (f"base_url={other.url}", "answer.model=tiny", "judge.model=tiny")
+        done = sweep("table7", "points=[DeltaMem-8B]", f"port={port}", *models, *LOCOMO.write(tmp_path))
         assert not other.requests
     assert done.code == 2 and f"port {port} is taken" in done.out
+
+
+def test_a_server_that_ends_ends_its_point_before_a_question_is_answered(sweep: Command, tmp_path: Path) -> None:
+    dying = VLLM.replace(
+        "        self.rfile.read",
+        "        if self.rfile.peek().find(b'lighthouse') < 0:\n            import os; os._exit(3)\n        self.rfile.read",
+    )
+    vllm = program(tmp_path / "vllm", dying)
+    with serve(LOCOMO.script) as server:
+        models = (f"base_url={server.url}", "answer.model=tiny", "judge.model=tiny", "judge.probes=false", "resamples=20")
+        done = sweep(
+            "table7", "points=[DeltaMem-8B]", f"serve={vllm}", f"port={free_port()}", *models, *LOCOMO.write(tmp_path)
+        )
+        assert all(map(is_check, server.requests))
+    assert done.code == 1 and "DeltaMem-8B (partial" in done.out
+    assert "the server of Qwen/Qwen3-8B ended with exit code 3" in " ".join(done.out.split())
 
 
 def test_a_sweep_that_is_ended_ends_its_server(tmp_path: Path) -> None:
