@@ -1,8 +1,8 @@
 """Training: ``python train.py +experiment=tiny``, or ``+experiment=qwen8b deltamem.sessions=FILE deltamem.out=FOLDER``.
 
 The same command again goes on where an interrupted run stopped. ``--cfg job`` prints the whole configuration,
-``preflight=true`` checks it and what it needs (a run on GPUs begins with the checks that take seconds); ``-m`` with
-``+ablation=tau`` trains once for every threshold.
+``preflight=true`` checks it and what it needs (a run on GPUs begins with the checks that take seconds), ``rehearse=true``
+carries it out in small; ``-m`` with ``+ablation=tau`` trains once for every threshold.
 """
 
 from __future__ import annotations
@@ -22,25 +22,29 @@ from deltamem.training.interruption import NOT_FINISHED, listen, locked
 from deltamem.training.launch import TrainingFailedError
 from deltamem.training.pipeline import STAGES, check_chosen, check_options, check_unchanged, needs_gpus, stages, synthesis
 from deltamem.training.preflight import check_start, preflight
+from deltamem.training.rehearsal import rehearse
 
 
 def main(config: DictConfig) -> int:
     """Run all stages that are not done yet.
 
     Returns:
-        0, or 1 if training failed; 2 if a preflight found something wrong; 75 if SIGUSR1 stopped it.
+        0, or 1 if training failed or a rehearsal says no-go; 2 if a preflight found something wrong; 75 if SIGUSR1 stopped
+        it.
 
     Raises:
         DeltaMemError: If the configuration is not valid.
     """
     listen()
     with open_dict(config):
-        checks, only = config.pop("preflight"), config.pop("stages")
+        checks, only, small = (config.pop(key) for key in ("preflight", "stages", "rehearse"))
     only = None if only is None else [only] if isinstance(only, str) else list(map(str, only))
     if unknown := sorted(set(only or []) - set(STAGES)):
         raise DeltaMemError(f"stages={unknown[0]}: expected some of {', '.join(STAGES)}")
     if checks not in (True, False, "skip"):
         raise DeltaMemError(f"preflight={checks}: expected true, false or skip")
+    if small not in (True, False) or (small and (only is not None or checks)):
+        raise DeltaMemError(f"rehearse={small}: expected true or false, and true without preflight= and stages=")
     settings = validated(config.deltamem, TrainSettings)
     if "reward_model" not in config.reward:
         raise DeltaMemError(
@@ -59,6 +63,8 @@ def main(config: DictConfig) -> int:
     if checks is True:
         return preflight(config, settings, console)
     check_options(config, settings)
+    if small:
+        return rehearse(config, settings, console)
     if not checks and needs_gpus(settings, only) and (code := check_start(config, settings, console)):
         return code
     with locked(settings.out / "lock", patience=0.0):

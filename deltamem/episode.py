@@ -462,7 +462,7 @@ class Trajectory:
 def opening_messages(session: Session, config: EpisodeConfig) -> list[Message]:
     """The system message and the session, with which every episode begins."""
     return [
-        Message(role="system", content=load_prompt(config.system_prompt).text),
+        Message(role="system", content=load_prompt(config.system_prompt).fill(max_turns=str(config.max_turns))),
         Message(
             role="user",
             content=load_prompt(config.session_prompt).fill(

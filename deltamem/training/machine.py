@@ -23,17 +23,26 @@ class Gpu(NamedTuple):
     name: str
     memory: int  # bytes
     driver: str
+    used: int = 0  # bytes, by all processes
 
 
 def gpus() -> list[Gpu]:
     """The GPUs that a job may use, from nvidia-smi: torch might initialise CUDA in this process."""
-    command = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    command = [
+        "nvidia-smi",
+        "--query-gpu=index,name,memory.total,driver_version,memory.used",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    found = {row[0]: Gpu(row[1], int(row[2]) << 20, row[3]) for row in rows if len(row) == 4 and row[2].isdigit()}
+    found = {
+        row[0]: Gpu(row[1], int(row[2]) << 20, row[3], int(row[4]) << 20 if row[4].isdigit() else 0)
+        for row in rows
+        if len(row) == 5 and row[2].isdigit()
+    }
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not all(name in found for name in visible.split(",")):
         return list(found.values()) if visible != "" else []

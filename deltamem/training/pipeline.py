@@ -18,7 +18,7 @@ from rich.console import Console
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256, unfinished
-from deltamem.training import data, models, token_limits
+from deltamem.training import data, machine, models, resources, token_limits
 from deltamem.training.checkpoints import heldout_rewards, latest_complete, step_of, whole_folder
 from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
@@ -324,7 +324,7 @@ def _grpo_inputs(config: DictConfig) -> dict[str, Any]:
 
 
 def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
-    """The configuration of GRPO: with limits from ``lengths.json`` and the warm-started model, where there are such."""
+    """The configuration of GRPO: limits of ``lengths.json``, the warm start's model, vLLM's cache where there are such."""
     if settings.limits.fit:
         limits = token_limits.read_limits(settings.out / LENGTHS_FILE)
         config = token_limits.with_limits(config, limits)
@@ -332,6 +332,9 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
     if isinstance(settings.warm_start, SupervisedConfig):
         config = config.copy()
         config.actor_rollout_ref.model.path = str(_warm_model(settings))
+    if config.actor_rollout_ref.rollout.name == "vllm" and settings.cpu_threads is None and (cards := machine.gpus()):
+        shape = resources.ModelShape.of(models.load_model_config(config.actor_rollout_ref.model))
+        config = resources.with_pinned_cache(config, shape, min(card.memory for card in cards))
     return config, settings
 
 

@@ -215,7 +215,7 @@ def check_packages(context: Context) -> Found:
         driver = cards[0].driver
         major = driver.partition(".")[0]
         old = str(found.cuda).startswith("13.") and major.isdigit() and int(major) < _GPU_DRIVER
-        need = f"; CUDA 13 needs {_GPU_DRIVER} or later" if old else ""
+        need = f"; CUDA 13 needs {_GPU_DRIVER} or later, or cuda-compat (docs/first-run.md, An older driver)" if old else ""
         raise DeltaMemError(f"torch {have['torch']} (CUDA {found.cuda}) cannot use the GPUs with driver {driver}{need}")
     if other := [name for name in wanted if Version(have[name]).public != _PINNED[name]]:
         return warn(f"{text}; verl {verl} was made with {', '.join(f'{name} {_PINNED[name]}' for name in other)}")
@@ -625,15 +625,19 @@ def run_checks(context: Context, checks: Sequence[Check] = CHECKS) -> dict[str, 
 def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> int:
     """Check a run and print the table; returns 0, or 2 if the run would not start or not finish properly."""
     with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
-        findings = run_checks(Context(config, settings, Path(folder)))
-    _show(findings, console)
+        return report(Context(config, settings, Path(folder)), console, "start with the same command without preflight=true")
+
+
+def report(context: Context, console: Console, further: str) -> int:
+    """Run all checks and print the table and what comes `further` if they pass; returns 0 or 2."""
+    findings = run_checks(context)
+    show(findings, console)
     counts = Counter(finding.state for finding in findings.values())
     if counts[State.FAIL]:
         console.print(f"preflight: {counts[State.FAIL]} of {len(findings)} checks failed; the run would not work")
         return 2
     warnings = f", {counts[State.WARN]} with a warning" if counts[State.WARN] else ""
-    start = "start with the same command without preflight=true"
-    console.print(f"preflight: all {len(findings)} checks passed{warnings}; {start}")
+    console.print(f"preflight: all {len(findings)} checks passed{warnings}; {further}")
     return 0
 
 
@@ -654,7 +658,7 @@ def check_start(config: DictConfig, settings: TrainSettings, console: Console) -
         if finding.state is not State.OK
     }
     if findings:
-        _show(findings, console)
+        show(findings, console)
     if any(finding.state is State.FAIL for finding in findings.values()):
         console.print("preflight: the run would not work; preflight=skip starts it all the same")
         return 2
@@ -664,7 +668,8 @@ def check_start(config: DictConfig, settings: TrainSettings, console: Console) -
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
-def _show(findings: Mapping[str, PreflightFinding], console: Console) -> None:
+def show(findings: Mapping[str, PreflightFinding], console: Console) -> None:
+    """Print a table of findings."""
     table = Table("check", "", "found")
     for name, finding in findings.items():
         table.add_row(name, Text(finding.state, style=_STYLES[finding.state]), Text(finding.found))

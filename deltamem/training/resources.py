@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from deltamem.training.config import SupervisedConfig
 
@@ -130,6 +130,7 @@ class Plan:
     fused: bool = False  # log-probs in pieces, without the logits of all tokens
     on_host: bool = False  # weights, gradients and optimiser stay in host memory also in the update
     embedder: int = 0  # bytes that the embedding model takes beside verl
+    cache: int = 0  # bytes of vLLM's cache, if they are given; utilization then says nothing
 
     @classmethod
     def of(cls, config: DictConfig) -> Plan:
@@ -159,6 +160,7 @@ class Plan:
             fused=model.model.use_fused_kernels,
             on_host=fsdp.offload_policy,
             embedder=_EMBEDDER if str(config.deltamem.embedder.device).startswith("cuda") else 0,
+            cache=OmegaConf.select(sampling, _PINNED) or 0,
         )
 
     def stored(self, shape: ModelShape) -> tuple[int, int, int]:
@@ -264,7 +266,8 @@ class RolloutMemory:
     engine: int  # vLLM's share
     weights: int  # weights within that share
     working: int  # its activations
-    cache_tokens: int  # tokens of keys and values that the rest holds
+    cache: int  # the rest, for keys and values
+    cache_tokens: int  # tokens that it holds
     embedder: int
 
     @property
@@ -277,15 +280,31 @@ def rollout(shape: ModelShape, plan: Plan, gpu: int) -> RolloutMemory:
     """The peak while vLLM generates on a GPU of `gpu` bytes."""
     stored, _, optimizer = plan.stored(shape)
     training = (stored if plan.weights_stay else 0) + (optimizer if plan.optimizer_stays else 0)
-    engine = int(gpu * plan.utilization)
     weights = (shape.parameters + (shape.adapters(plan.lora_rank) if plan.lora_rank else 0)) * _HALF // plan.tensor_parallel
     # A step over all its tokens, two arrays as wide as the MLP, and float32 logits of every sequence with one copy.
     working = plan.batched_tokens * (2 * shape.mlp + 4 * shape.hidden) * _HALF
     working += 2 * plan.max_sequences * shape.vocabulary * _FLOAT
-    left = max(engine - weights - working, 0)
-    return RolloutMemory(
-        training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token, plan.embedder
-    )
+    engine = weights + working + plan.cache if plan.cache else int(gpu * plan.utilization)
+    cache = max(engine - weights - working, 0)
+    tokens = cache * plan.tensor_parallel // shape.cache_per_token
+    return RolloutMemory(training, engine, weights, working, cache, tokens, plan.embedder)
+
+
+_PINNED = "engine_kwargs.vllm.kv_cache_memory_bytes"
+
+
+def with_pinned_cache(config: DictConfig, shape: ModelShape, gpu: int) -> DictConfig:
+    """A copy of a resolved configuration that says how large vLLM's cache is on GPUs of `gpu` bytes, if it does not yet.
+
+    Else vLLM measures what it has at its start, while the trainer is still loading and before the embedder and the optimiser
+    are there; on the first GPU it may then lack room when it wakes up.
+    """
+    plan = Plan.of(config)
+    if plan.cache or (cache := rollout(shape, plan, gpu).cache) < shape.cache_per_token * plan.max_model_len:
+        return config
+    config = config.copy()
+    OmegaConf.update(config.actor_rollout_ref.rollout, _PINNED, cache, force_add=True)
+    return config
 
 
 def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | None) -> int:

@@ -252,7 +252,10 @@ def begin(**config) -> Episode:
 
 def test_opening_shows_instructions_person_time_and_dialogue() -> None:
     system, user = begin().messages
-    assert system == {"role": "system", "content": load_prompt("manager").text}
+    assert system == {"role": "system", "content": load_prompt("manager").text.replace("$max_turns", "4")}
+    assert "at most 4 turns" in system["content"] and "at most 2 turns" in begin(max_turns=2).messages[0]["content"]
+    compact = begin(system_prompt="manager_compact").messages[0]
+    assert compact["content"] == load_prompt("manager_compact").text, "what small models were trained with"
     assert user["role"] == "user"
     for shown in ("Ana", "2026/04/05 (Sun) 20:01", "user: I pay $5 to ${person}.\nassistant: Noted."):
         assert shown in user["content"]

@@ -49,8 +49,8 @@ def resolved(config: DictConfig) -> DictConfig:
     """What ``train.py`` hands to a preflight."""
     config = config.copy()
     with open_dict(config):
-        config.pop("preflight")
-        config.pop("stages")
+        for key in ("preflight", "stages", "rehearse"):
+            config.pop(key)
     OmegaConf.resolve(config)
     return config
 

@@ -408,12 +408,12 @@ def test_bad_rows(values: dict[str, Any], tmp_path: Path, edit: Callable[[list[s
 
 def test_gpus_are_asked_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    row = "NVIDIA A100-SXM4-80GB, 81920, 580.95"
+    row = "NVIDIA A100-SXM4-80GB, 81920, 580.95, 512"
     tool.write_text(f"#!/bin/sh\necho '0, {row}'\necho '1, {row}'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus() == [Gpu("NVIDIA A100-SXM4-80GB", 81920 << 20, "580.95")] * 2
+    assert gpus() == [Gpu("NVIDIA A100-SXM4-80GB", 81920 << 20, "580.95", 512 << 20)] * 2
     for visible, count in (("1", 1), ("", 0)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert len(gpus()) == count

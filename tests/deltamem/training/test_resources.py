@@ -67,6 +67,12 @@ def test_rollout_of_8b() -> None:
     assert rollout(QWEN3_8B, replace(PAPER, weights_stay=False, optimizer_stays=False), gpu).training == 0
 
 
+def test_the_cache_is_what_the_plan_says_where_it_does() -> None:
+    found = rollout(QWEN3_8B, replace(PAPER, cache=10**10), 80 * 2**30)
+    assert (found.cache, found.engine) == (10**10, found.weights + found.working + 10**10)
+    assert rollout(QWEN3_8B, replace(PAPER, cache=10**10, utilization=0.1), 80 * 2**30) == found
+
+
 def test_lora_trains_little_but_keeps_the_weights() -> None:
     # r x (inputs + outputs): 32 x (8192 + 5120 + 5120 + 8192 + 3 x 16384) x 36.
     assert QWEN3_8B.adapters(32) == 87_293_952

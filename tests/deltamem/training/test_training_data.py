@@ -23,10 +23,11 @@ from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.episode import EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn, from_json_line, read_sessions, to_json_line
-from deltamem.training import data, token_limits
+from deltamem.training import data, machine, token_limits
 from deltamem.training.config import LimitSettings
 from deltamem.training.data import AGENT_NAME, export
 from deltamem.training.launch import agent_loop_config
+from deltamem.training.machine import Gpu
 from deltamem.training.pipeline import final, measured_limits
 from deltamem.training.token_limits import Lengths, Limits
 
@@ -199,6 +200,25 @@ def test_fitted_limits_reach_verl_and_the_agent_loop(tmp_path: Path, model_folde
     loop = json.loads(OmegaConf.to_container(agent_loop_config(settings_))[0]["settings"])  # type: ignore[index]
     assert loop["turn_tokens"] == limits.turn
     assert config.data.max_prompt_length == 4096  # the configuration of the stages' hashes is left alone
+
+
+def test_the_size_of_vllms_cache_is_written_down(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: [Gpu("B", 48 << 30, "580"), Gpu("A", 24 << 30, "580")])
+    given = {"actor_rollout_ref.model.path": str(model_folder), "deltamem.limits.fit": False}
+    key, engine = "engine_kwargs.vllm.kv_cache_memory_bytes", "actor_rollout_ref.rollout.gpu_memory_utilization"
+
+    def cache(**values: Any) -> Any:
+        changed = placed(Path("/"), "+experiment=qwen0_6b", values=given | values)
+        return OmegaConf.select(final(*changed)[0].actor_rollout_ref.rollout, key)
+
+    # 45% of the smaller GPU, but for the weights and the working memory of a model of 0.1 million parameters.
+    half = cache()
+    assert 0.9 * 0.45 * (24 << 30) < half < 0.45 * (24 << 30)
+    assert cache(**{engine: 0.9}) - half == int(0.9 * (24 << 30)) - int(0.45 * (24 << 30))
+    assert cache(**{f"actor_rollout_ref.rollout.{key}": 5}) == 5
+    assert cache(**{engine: 0.0001}) is None, "vLLM says by itself that this is too little"
+    monkeypatch.setattr(machine, "gpus", list)
+    assert cache() is None
 
 
 def test_written_limits_are_left_alone() -> None:
