@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 FAILURE = "failure"
 """Key of the reward figures: 1 if our own machinery broke."""
 
+GIVEN_UP = "the episode was given up"
+"""How the failure of an episode begins whose time was over; its request to the engine may still be under way."""
+
 
 @dataclass
 class TokenSequence:
@@ -93,6 +96,7 @@ class Services:
     turn_tokens: int  # most tokens of one assistant turn
     scorer: Scorer
     embeddings: EmbeddingClient
+    seconds: float | None = None  # that an episode may take, with its waiting for the engine; None: as long as it likes
     seed: int | None = None  # of the run; None leaves the sampling to the server
     overlong: Overlong | None = None
     shown_sessions: int = 0  # one rollout of each of the first held-out sessions becomes a validation generation
@@ -107,6 +111,7 @@ def services(settings: str) -> Services:
         turn_tokens=values["turn_tokens"],
         scorer=hydra.utils.instantiate(values["scorer"]),
         embeddings=connect(**values["embedder"]),
+        seconds=values["seconds"],
         seed=values["seed"],
         overlong=None if values["overlong"] is None else Overlong(**values["overlong"]),
         shown_sessions=values["shown_sessions"],
@@ -175,11 +180,13 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         heldout = row.get("split") == "heldout"
         shown = self._shared.shown_sessions
         generation: dict[str, Any] | None = None
+        deadline = asyncio.timeout(self._shared.seconds)
         try:
-            labelled = from_json_line(row["session"])
-            trajectory = await self._drive(labelled, rollout)
-            with simple_timer("compute_score", rollout.metrics):
-                figures, score = await self._score(labelled, trajectory)
+            async with deadline:
+                labelled = from_json_line(row["session"])
+                trajectory = await self._drive(labelled, rollout)
+                with simple_timer("compute_score", rollout.metrics):
+                    figures, score = await self._score(labelled, trajectory)
             figures = {**figures, FAILURE: 0.0}
             if self._shared.overlong is not None and not heldout:
                 penalty = self._too_long(self._shared.overlong, trajectory, rollout)
@@ -189,7 +196,11 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         except Exception as error:
             logger.exception("episode failed: %s", rollout.key)
             rollout.tokens = rollout.tokens.without_response(self.tokenizer.eos_token_id)
-            trajectory = Trajectory(messages=(), failure=f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            if deadline.expired():
+                minutes = (self._shared.seconds or 0.0) / 60.0
+                reason = f"{GIVEN_UP} after {minutes:.3g} minutes; deltamem.stall_minutes allows no more"
+            trajectory = Trajectory(messages=(), failure=reason)
             figures = {"reward": 0.0, FAILURE: 1.0}
         tokens, metrics = rollout.tokens, rollout.metrics
         before = max(rollout.step - 1, 0)

@@ -23,12 +23,15 @@ from deltamem.errors import DeltaMemError
 
 
 def register_search_path() -> None:
-    """Make ``${folder_of_package:NAME}`` known, which ``configs/train.yaml`` uses; call it before anything is composed.
+    """Make known what ``configs/`` uses besides Hydra's own; call it before anything is composed.
+
+    ``${folder_of_package:NAME}``, and ``${part_of:WHOLE,PARTS}`` for a share of a batch, in whole numbers.
 
     Hydra's own ``pkg://verl.trainer.config`` imports verl, and with it torch, transformers and ray: seconds before a typing
     error is reported.
     """
     OmegaConf.register_new_resolver("folder_of_package", folder_of_package, replace=True)
+    OmegaConf.register_new_resolver("part_of", lambda whole, parts: max(whole // parts, 1), replace=True)
 
 
 def folder_of_package(name: str) -> str:
@@ -40,9 +43,10 @@ def folder_of_package(name: str) -> str:
 
 
 class NameSettings(StrictModel):
-    """Parts of the name of a run: which experiment, which of its ablations, which variant."""
+    """Parts of the name of a run: which experiment, algorithm, ablation and variant."""
 
     experiment: str
+    algorithm: str
     ablation: str
     variant: str
 
@@ -147,6 +151,11 @@ class SupervisedConfig(StrictModel):
         return self
 
 
+EPISODE_SHARE = 0.8
+"""Of ``deltamem.stall_minutes``, which the launcher waits: how long an episode may take before it counts as failed."""
+SAMPLER_SHARE = 0.9
+"""How long the sampler waits for the next rollout: longer than any of them may take."""
+
 WARM_START_MAY_CHANGE = frozenset({"gradient_checkpointing", "heldout_sessions", "save_every", "test_every"})
 """Keys of `SupervisedConfig` that say how a warm start is computed, saved and shown; its result does not depend on them."""
 
@@ -179,6 +188,7 @@ class TrainSettings(StrictModel):
     max_failure_rate: float = Field(ge=0.0, le=1.0)
     start_minutes: float = Field(gt=0.0)
     gates: GateSettings
+    stall_minutes: float = Field(gt=0.0)
     rates: dict[str, tuple[str, str]]
     cpu_threads: int | None = Field(ge=1)
     model: TinyModelConfig | None
@@ -219,6 +229,26 @@ def unknown_keys(config: DictConfig) -> list[str]:
     known = inspect.signature(ray.init).parameters
     prefix = "ray_kwargs.ray_init."
     return [key for key in unknown if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
+
+
+def check_options_of_verl(config: DictConfig) -> None:
+    """Refuse options that verl 0.9.1 accepts and does not read, and those that have no meaning beside our agent loop."""
+    groups = config.algorithm.filter_groups
+    if groups.enable and groups.max_num_gen_batches < 1:
+        raise DeltaMemError(
+            "algorithm.filter_groups needs max_num_gen_batches: without a limit a policy whose rollouts all earn the same "
+            "would sample for ever"
+        )
+    if config.trainer.v1.sampler.sync_refill_failed_groups:
+        raise DeltaMemError(
+            "trainer.v1.sampler.sync_refill_failed_groups: a rollout that fails keeps its row here and is counted, so no "
+            "prompt is without rollouts; deltamem.max_failure_rate says how many may fail"
+        )
+    if (given := config.actor_rollout_ref.nccl_timeout) != (default := _keys_of_verl()["actor_rollout_ref"]["nccl_timeout"]):
+        raise DeltaMemError(
+            f"actor_rollout_ref.nccl_timeout={given}: verl reads it nowhere (its default is {default}); NCCL's own limit is "
+            "10 minutes, and deltamem.stall_minutes ends a run that makes no progress"
+        )
 
 
 def _unknown(value: Any, reference: Any, path: str) -> Iterator[str]:

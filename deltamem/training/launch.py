@@ -30,7 +30,7 @@ from deltamem.training.checkpoints import (
     step_of,
 )
 from deltamem.training.cluster import worker_path
-from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
+from deltamem.training.config import EPISODE_SHARE, WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows
 from deltamem.training.gates import Gates
 from deltamem.training.interruption import NOT_FINISHED, blocked, locked, on_request
@@ -67,7 +67,7 @@ _MAY_CHANGE = tuple(
         # How the machine is used; what is computed stays the same but for rounding.
         ("deltamem", ["cpu_threads", "start_minutes", "stall_minutes", "max_failure_rate", "poll_seconds"]),
         ("deltamem.embedder", ["device", "batch_size", "threads"]),
-        ("trainer.v1.sampler.sampler_kwargs", ["max_failure_rate", "poll_seconds"]),
+        ("trainer.v1.sampler.sampler_kwargs", ["max_failure_rate", "poll_seconds", "stall_minutes"]),
         ("actor_rollout_ref.rollout", ["gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "enforce_eager"]),
         ("actor_rollout_ref.rollout", ["free_cache_engine", "tensor_model_parallel_size", "engine_kwargs"]),
         ("actor_rollout_ref.rollout", ["checkpoint_engine", "agent.num_workers"]),
@@ -166,7 +166,8 @@ def _for_verl(config: DictConfig, last: Path | None, env: Mapping[str, str]) -> 
         config.deltamem.keep_checkpoints = config.trainer.max_actor_ckpt_to_keep
         config.trainer.max_actor_ckpt_to_keep = None
         # `metrics.jsonl` is made of the file.
-        config.trainer.logger = list(dict.fromkeys([*config.trainer.logger, "file"]))
+        given = config.trainer.logger
+        config.trainer.logger = list(dict.fromkeys([*([given] if isinstance(given, str) else given), "file"]))
     # The workers of a Ray cluster that runs already do not inherit this process's environment.
     ours = {name: value for name, value in env.items() if os.environ.get(name) != value}
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", ours, force_add=True)
@@ -184,21 +185,28 @@ def _train(
 ) -> tuple[int, str | None]:
     """Follow the child to its end; returns its exit code, and the condition for which it was asked to end."""
     sampler = config.trainer.v1.sampler.sampler_kwargs
-    started, request = Path(sampler.started_file), Path(sampler.stop_file)
-    started.unlink(missing_ok=True)
+    pulse, request = Path(sampler.pulse_file), Path(sampler.stop_file)
+    pulse.unlink(missing_ok=True)
     request.unlink(missing_ok=True)
     tail = Tail(log.with_suffix(".jsonl"), settings.rates)
-    deadline = time.monotonic() + 60.0 * settings.start_minutes
+    deadline, last_beat = time.monotonic() + 60.0 * settings.start_minutes, 0
 
     gates, gate = Gates(settings.gates, heldout_rewards(settings.out)), None
 
     def poll() -> None:
-        nonlocal gate
-        if time.monotonic() > deadline and not started.exists():
-            raise TrainingFailedError(
-                f"GRPO has not asked for its first rollouts within deltamem.start_minutes={settings.start_minutes:g}; Ray "
-                f"may wait for CPUs or GPUs that are not there: {last_words(log)} (full log: {log})"
-            )
+        nonlocal deadline, last_beat, gate
+        # Whether it has changed counts, not by how much: the clock of a file server may be another one.
+        if pulse.exists() and (beat := pulse.stat().st_mtime_ns) != last_beat:
+            deadline, last_beat = time.monotonic() + 60.0 * settings.stall_minutes, beat
+        if time.monotonic() > deadline:
+            if last_beat:
+                why = f"made no progress for deltamem.stall_minutes={settings.stall_minutes:g}, in no phase of a step"
+            else:
+                why = (
+                    f"not asked for its first rollouts within deltamem.start_minutes={settings.start_minutes:g}; Ray may "
+                    "wait for CPUs or GPUs that are not there"
+                )
+            raise TrainingFailedError(f"GRPO has {why}: {last_words(log)} (full log: {log})")
         for record in tail.records():
             metrics.add(record)
             progress.add(record)
@@ -344,13 +352,12 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
     }
     if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
         env["HF_HUB_OFFLINE"] = "1"
+    ours = "deltamem.training.verl_gpu" if settings.cpu_threads is None else "deltamem.training.verl_cpu"
+    # After ours, for they may need it: modules of somebody else.
+    env["VERL_USE_EXTERNAL_MODULES"] = ",".join(filter(None, [ours, os.environ.get("VERL_USE_EXTERNAL_MODULES")]))
     if settings.cpu_threads is not None:
         env |= {
             "VERL_PLATFORM": "cpu",
-            # After ours, for they may need it: modules of somebody else.
-            "VERL_USE_EXTERNAL_MODULES": ",".join(
-                ["deltamem.training.verl_cpu", *filter(None, [os.environ.get("VERL_USE_EXTERNAL_MODULES")])]
-            ),
             "DELTAMEM_CPU_THREADS": str(settings.cpu_threads),
             # One thread for all that does not ask for more, and no spinning while the other process computes.
             "OMP_NUM_THREADS": "1",
@@ -366,6 +373,7 @@ def agent_loop_config(settings: TrainSettings) -> ListConfig:
     """What verl's workers instantiate for every rollout."""
     shared = {
         "turn_tokens": settings.turn_tokens,
+        "seconds": 60.0 * EPISODE_SHARE * settings.stall_minutes,
         "seed": settings.seed if settings.seeded_rollouts else None,
         "shown_sessions": settings.shown_sessions,
         "episode": settings.episode.model_dump(mode="json"),

@@ -155,6 +155,7 @@ _RENAMED = {
     "actor/ppo_kl": "train/kl_to_sampler",
     "rollout_corr/kl": "train/kl_to_sampler",
     "training/rollout_probs_diff_max": "train/sampler_gap_max",
+    "training/filter_groups/evicted_samples": "train/dropped_prompts",
     "response_length/mean": "train/response_tokens",
     "perf/total_num_tokens": "speed/tokens",
     "perf/throughput": "speed/tokens_per_second_per_gpu",

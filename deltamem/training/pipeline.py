@@ -20,7 +20,14 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256, unfinished
 from deltamem.training import data, machine, models, resources, token_limits
 from deltamem.training.checkpoints import heldout_rewards, latest_complete, step_of, whole_folder
-from deltamem.training.config import WARM_START_MAY_CHANGE, SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
+from deltamem.training.config import (
+    WARM_START_MAY_CHANGE,
+    SupervisedConfig,
+    TinyModelConfig,
+    TrainSettings,
+    WarmStartConfig,
+    check_options_of_verl,
+)
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
 from deltamem.training.launch import run_grpo
@@ -36,6 +43,7 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
     settings.episode.config()
     settings.scorer()
     check_loggers(config)
+    check_options_of_verl(config)
     if settings.warm_start is not None and settings.episode.config().max_turns < 2:
         raise DeltaMemError("deltamem.warm_start needs two deltamem.episode.max_turns: its teacher searches, then answers")
     model = config.actor_rollout_ref.model
@@ -45,7 +53,8 @@ def check_options(config: DictConfig, settings: TrainSettings) -> None:
 
 def check_loggers(config: DictConfig) -> list[str]:
     """Where verl logs to, of ``trainer.logger``; all must be installed."""
-    names = list(config.trainer.logger)
+    given = config.trainer.logger
+    names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in ("console", "file") and importlib.util.find_spec(name) is None:
             raise DeltaMemError(f"trainer.logger: {name} is not installed; run: pip install {name}")

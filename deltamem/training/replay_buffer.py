@@ -1,16 +1,20 @@
-"""verl's replay buffer with metrics and trajectories of the rollouts, and an end to a run whose rollouts fail."""
+"""verl's replay buffer with metrics and trajectories of the rollouts, and an end to a run whose rollouts fail or stall."""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import ray
 import torch
 import transfer_queue as tq
 from tensordict import NonTensorStack, TensorDict
@@ -20,7 +24,10 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from deltamem.episode import session_fields
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.interruption import SaveAndStop
+from deltamem.training.agent_loop import GIVEN_UP
+from deltamem.training.checkpoints import is_whole
+from deltamem.training.config import SAMPLER_SHARE
+from deltamem.training.interruption import SaveAndStop, StoppedError
 from deltamem.training.machine import memory_figures, run_processes
 from deltamem.training.metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics
 
@@ -68,71 +75,187 @@ class ValidationFolder:
 logger = logging.getLogger(__name__)
 
 
-class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
-    """The synchronous replay buffer of verl."""
+_LIVENESS_SECONDS = 10.0
+"""How often the agent loop workers are asked whether they are alive."""
 
-    def __init__(self, *, sampler_kwargs: Mapping[str, Any], refill_fn: Callable[..., Any], **kwargs: Any) -> None:
+
+class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
+    """The synchronous replay buffer of verl, with its dynamic sampling where ``algorithm.filter_groups`` asks for it."""
+
+    def __init__(self, *, sampler_kwargs: Mapping[str, Any], refill_fn: Callable[[int], Any], **kwargs: Any) -> None:
         """Make the buffer; verl calls this.
 
-        `sampler_kwargs` are those of ``configs/train.yaml``; `refill_fn`, a method of the trainer, is the only way to its
-        configuration.
+        `sampler_kwargs` are those of ``configs/train.yaml``; `refill_fn`, which samples so many prompts more, is a method of
+        the trainer, and the only way to it.
         """
         self._options = dict(sampler_kwargs)
         if (mode := kwargs["trainer_mode"]) != "sync":
             raise DeltaMemError(
                 f"trainer.v1.trainer_mode={mode}: only sync is supported (docs/training.md, Partial rollouts)"
             )
-        trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
-        self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
+        self._trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
+        config = self._trainer.config
+        self._stop = SaveAndStop(Path(self._options["stop_file"]), config)
         self._stoppable: int | None = None  # the step that may be left undone
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
+        self._pulse = Path(self._options["pulse_file"])
         self._process = psutil.Process()
+        self._sample_more = refill_fn
+        self._refilled = 0  # prompts that this step has sampled beyond its batch
+        self._dropped: list[RolloutRow] = []  # of groups without spread
+        self._data_state: Any = None  # of the data loader, after the last step
+        self._seen: tuple[int, ...] = ()  # how many rollouts there are, and prompts without all of theirs
+        self._since = self._asked = 0.0
         self.figures: dict[str, float] = {}
         """Metrics of the last training step; the manifest of a checkpoint holds them, too."""
+        # verl gives these to its own buffers only.
+        groups = config.algorithm.filter_groups
         super().__init__(
-            sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], refill_fn=refill_fn, **kwargs
+            sampler_kwargs=sampler_kwargs,
+            poll_interval=self._options["poll_seconds"],
+            refill_fn=self._refill,
+            filter_groups_metric=str(groups.metric) if groups.enable else None,
+            train_batch_size=config.data.train_batch_size,
+            gen_batch_size=1,  # what verl's data loader gives where groups are filtered
+            max_inflight_gen_batches=groups.max_inflight_gen_batches,
+            **kwargs,
         )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Wait for a batch, look at it, and return it with metrics.
 
         Raises:
-            DeltaMemError: If too large a share of its rollouts failed.
+            DeltaMemError: If too large a share of its rollouts failed, none comes any more, or too few groups have spread.
+                What was learned before is saved then.
             StoppedError: If there is a request to stop, and the step before is saved.
         """
         training = partition_id == "train"
-        # Everything is up: the launcher waits no longer.
-        Path(self._options["started_file"]).touch()
+        expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
         # A validation is done to its end, but for the one before the first step.
         self._stoppable = global_steps if training else 1 if global_steps == 0 else None
         self._check_stop()
-        batch, metrics = super().sample(global_steps, partition_id, batch_size)
-        expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
-        rows = _rows(batch)
-        lost = Counter(row.failure for row in rows if row.failure is not None)
-        # A rollout that is not there at all failed outside of our own handling.
-        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(rows), 0)
-        check_failures(lost, expected, self._options["max_failure_rate"])
+        self._seen, self._refilled, self._dropped = (), 0, []
+        try:
+            batch, metrics = super().sample(global_steps, partition_id, batch_size)
+            rows = _rows(batch)
+            self._check(rows, expected)
+        except StoppedError:
+            raise
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{error}{self._saved(global_steps - training)}") from error
+        if any((row.failure or "").startswith(GIVEN_UP) for row in (*rows, *self._dropped)):
+            # verl waits until an engine has answered all requests before it takes its memory.
+            self._trainer.checkpoint_manager.abort_replicas()
+            self._trainer.checkpoint_manager.resume_generation_replicas()
         if training:
             _spare_groups(batch.partition_id, rows)
             figures = batch_metrics(rows, expected)
             figures |= {f"memory/{name}": value for name, value in memory_figures(run_processes(self._process)).items()}
             self.figures = {f"{PREFIX}{name}": float(value) for name, value in figures.items()}
             metrics = metrics | self.figures
+            self._data_state = copy.deepcopy(self._trainer.train_dataloader.state_dict())
         else:
             self._validation.add(global_steps, generation_records(rows))
         if training and self._options["sort_by_length"]:
             # verl cuts micro-batches out of the batch in order: neighbours of equal length need no padding.
             batch.reorder(sorted(range(len(batch.keys)), key=lambda place: batch.tags[place]["seq_len"]))
+        self._pulse.touch()
         return batch, metrics
 
     def _check_stop(self) -> None:
         if self._stoppable is not None:
             self._stop.check(self._stoppable)
 
+    def _check(self, rows: Sequence[RolloutRow], expected: int) -> None:
+        """Refuse a batch that should have so many rollouts if too many of them, or of the dropped groups, failed."""
+        made = [*rows, *self._dropped]
+        lost = Counter(row.failure for row in made if row.failure is not None)
+        # A rollout that is not there at all failed outside of our own handling.
+        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(rows), 0)
+        check_failures(lost, expected + len(self._dropped), self._options["max_failure_rate"])
+
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        """Give the launcher a sign of life where there is one; verl calls this while it waits for rollouts.
+
+        Raises:
+            DeltaMemError: If no rollout has come for too long, or an agent loop worker has died: verl would wait for ever
+                for what it has taken along.
+            StoppedError: If there is a request to stop, and the step before is saved.
+        """
         self._check_stop()
+        now, patience = time.monotonic(), SAMPLER_SHARE * self._options["stall_minutes"]
+        waiting = self.pending_keys[partition_id] | self.running_keys[partition_id]
+        seen = (len(self.partitions[partition_id]), len(waiting), self._refilled)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+            self._pulse.touch()
+        elif now - self._since > 60.0 * patience:
+            raise DeltaMemError(
+                f"no rollout has ended for {patience:.3g} minutes, and {len(waiting)} prompts are not done: an agent loop "
+                "worker hangs, for its own deadlines have passed (deltamem.stall_minutes)"
+            )
+        if now - self._asked > _LIVENESS_SECONDS:
+            self._asked = now
+            _check_alive(self._trainer.agent_loop_manager.agent_loop_workers)
         return float(super()._wait_for_next_poll(partition_id, last_debug_time))
+
+    def _evict_terminal_groups(
+        self, global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], ...]
+    ) -> tuple[set[str], int, int, dict[str, Any]]:
+        """Keep in mind what the groups without spread were; verl calls this before it drops them.
+
+        Rollouts that all failed have equal rewards, too: without this, engines that are down would never be noticed.
+        """
+        _, without_spread, *_ = eviction_reasons
+        keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in without_spread]
+        self._dropped += _rows(KVBatchMeta(partition_id=partition_id, keys=keys, tags=[{}] * len(keys)))
+        evicted: tuple[set[str], int, int, dict[str, Any]]
+        evicted = super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
+        return evicted
+
+    def _refill(self, prompts: int) -> Any:
+        """Sample so many prompts more, up to the limit of dynamic sampling."""
+        config = self._trainer.config
+        batch, most = config.data.train_batch_size, config.algorithm.filter_groups.max_num_gen_batches
+        self._refilled += prompts
+        if batch + self._refilled > batch * most:
+            self._check([], 0)
+            raise DeltaMemError(
+                f"{len({row.group for row in self._dropped})} prompts of a step have no spread of rewards, and "
+                f"algorithm.filter_groups.max_num_gen_batches={most} batches hold too few others: the policy has learned "
+                "what these data can teach, or earns nothing"
+            )
+        return self._sample_more(prompts)
+
+    def _saved(self, step: int) -> str:
+        """Save what was learned until a step whose successor cannot be made; what there is to say about it."""
+        config = self._trainer.config.trainer
+        folder = Path(config.default_local_dir, f"global_step_{step}")
+        if step == 0 or config.save_freq <= 0:
+            return ""
+        if not is_whole(folder):
+            self._pulse.touch()
+            # The weights are still those of that step; the data loader is a batch further.
+            self._trainer.global_steps = step
+            self._trainer.train_dataloader = SimpleNamespace(state_dict=lambda: self._data_state)
+            try:
+                self._trainer._save_checkpoint()
+            except Exception:
+                logger.exception("step %d could not be saved", step)
+                return ""
+        return f"; step {step} is saved, the same command goes on from there"
+
+
+def _check_alive(workers: Sequence[Any]) -> None:
+    """Raise a `DeltaMemError` if one of Ray's actors is dead; those that are busy have time until the next call."""
+    answered, _ = ray.wait([worker.__ray_ready__.remote() for worker in workers], num_returns=len(workers), timeout=1.0)
+    for answer in answered:
+        try:
+            ray.get(answer)
+        except ray.exceptions.RayActorError as error:
+            raise DeltaMemError(
+                "an agent loop worker has died with its rollouts; it was killed, perhaps because memory ran out"
+            ) from error
 
 
 def _rows(batch: KVBatchMeta) -> list[RolloutRow]:

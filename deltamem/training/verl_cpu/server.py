@@ -128,7 +128,10 @@ class CpuServer:
     async def wake_up(self, tags: list[str] | None = None) -> None:
         """Do nothing: weights and caches of a small model stay in memory, and no cache outlives a batch."""
 
-    sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = wake_up
+    sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = resume_generation = wake_up
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Do nothing: a batch ends by itself, and answers that nobody waits for are dropped."""
 
 
 def eos_ids(model_path: str) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -66,6 +67,8 @@ CHATS = {
 }
 
 
+NEVER: list[int] = []
+"""What the scripted server takes for ever to write."""
 ABORTED = [5, 6]
 """Tokens after which the scripted server breaks a turn off."""
 
@@ -83,6 +86,8 @@ class ScriptedServer:
 
     async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         written = self.script[len(self.answers)]
+        if written is NEVER:
+            await asyncio.Event().wait()
         if isinstance(written, str):
             written = [*self.tokenizer.encode(written, add_special_tokens=False), self.tokenizer.eos_token_id]
         # Like an engine: it stops at the first end of a turn, and at the limit.

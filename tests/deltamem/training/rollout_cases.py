@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from omegaconf import OmegaConf
 from training_cases import labelled_session
 
 from deltamem.episode import Message, Trajectory, trajectory_fields
@@ -81,3 +84,22 @@ def a_batch() -> list[RolloutRow]:
         row("b", 0, two, two.operations),
         row("b", 1, two, two.operations),
     ]
+
+
+def a_trainer(folder: Path, **filter_groups: Any) -> SimpleNamespace:
+    """As much of verl's trainer as the replay buffer uses; ``calls`` has what it was asked to do."""
+    groups = {"enable": False, "metric": "reward", "max_num_gen_batches": 0, "max_inflight_gen_batches": 1} | filter_groups
+    values = {"trainer": {"save_freq": 5, "default_local_dir": str(folder)}, "data": {"train_batch_size": 2}}
+    calls: list[Any] = []
+    trainer = SimpleNamespace(
+        config=OmegaConf.create(values | {"algorithm": {"filter_groups": groups}}),
+        calls=calls,
+        global_steps=0,
+        train_dataloader=SimpleNamespace(state_dict=lambda: {"batches": 0}),
+        checkpoint_manager=SimpleNamespace(
+            abort_replicas=lambda: calls.append("abort"), resume_generation_replicas=lambda: calls.append("resume")
+        ),
+        agent_loop_manager=SimpleNamespace(agent_loop_workers=["a worker"]),
+    )
+    trainer._save_checkpoint = lambda: calls.append((trainer.global_steps, trainer.train_dataloader.state_dict()))
+    return trainer

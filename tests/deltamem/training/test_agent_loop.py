@@ -13,7 +13,7 @@ from chat_cases import QWEN3, qwen_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from lazy import lazy, names
-from loop_cases import ABORTED, CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run
+from loop_cases import ABORTED, CALL, CHATS, FIRST_WEIGHTS, NEVER, Chat, answer, make_loop, run
 from preflight_cases import placed
 from training_cases import labelled_session
 
@@ -207,6 +207,7 @@ async def test_unreadable_turn_is_answered_by_an_error(chat: Chat) -> None:
         # What broke is not punished for its length.
         (TINY, [ABORTED], {"overlong": Overlong(buffer=512, weight=0.5)}, None, "broke a turn off after 2 tokens (aborted)"),
         (Chat(QWEN3, {"enable_thinking": False}, "", "", ""), [CALL], {}, None, "empty think block"),
+        (TINY, [TINY.search, NEVER], {"seconds": 0.3}, None, "the episode was given up after 0.005 minutes; deltamem.stall"),
     ],
 )
 async def test_failures_become_counted_trajectories_without_gradient(chat, script, options, session, reason):

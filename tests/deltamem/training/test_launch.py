@@ -127,8 +127,9 @@ Launched = Callable[[str], None]
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
-    """Runs a program in the trainer's place, by a clock on which it is too late as soon as there is a file ``late``."""
+    """Runs a program in the trainer's place; by the clock it is as many minutes as the file ``minutes`` has bytes."""
     values = {"trainer.save_freq": -1, "trainer.total_training_steps": 1, "deltamem.start_minutes": 30}
+    values |= {"deltamem.stall_minutes": 60}
     config, settings = placed(tmp_path, "+experiment=tiny", "deltamem.out=/PLACE", values=values)
     start = subprocess.Popen
 
@@ -136,14 +137,19 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
         return start([sys.executable, "-c", program, str(tmp_path)], **options)
 
     program = ""
-    clock = SimpleNamespace(monotonic=lambda: 60.0 * 31 if (tmp_path / "late").exists() else 0.0)
+    minutes = tmp_path / "minutes"
+    minutes.touch()
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * minutes.stat().st_size)
     monkeypatch.setattr(launch.subprocess, "Popen", popen)
     monkeypatch.setattr(launch, "time", clock)
     (tmp_path / "logs").mkdir()
 
     def run(given: str) -> None:
         nonlocal program
-        program = f"import sys, time; from pathlib import Path; folder = Path(sys.argv[1])\n{given}"
+        program = (
+            "import sys, time; from pathlib import Path; folder = Path(sys.argv[1]); pulse = folder / 'grpo' / 'pulse'\n"
+            f"def later(minutes): (folder / 'minutes').open('a').write(' ' * minutes)\n{given}"
+        )
         run_grpo(config, settings, Console(file=io.StringIO()))
 
     return run
@@ -151,24 +157,38 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
 
 def test_a_trainer_that_does_not_begin_is_ended_with_a_sentence(launched: Launched) -> None:
     with pytest.raises(TrainingFailedError, match=r"start_minutes=30; Ray may wait for CPUs.*: waiting for CPUs \(full"):
-        launched("print('waiting for CPUs', flush=True); (folder / 'late').touch(); time.sleep(7200)")
+        launched("print('waiting for CPUs', flush=True); later(31); time.sleep(7200)")
 
 
-def test_a_trainer_that_has_begun_in_time_may_take_as_long_as_it_likes(launched: Launched, tmp_path: Path) -> None:
-    # The note that it has begun is the sampler's. It is looked at once more when the trainer has ended.
+def test_a_trainer_that_gives_signs_of_life_may_take_as_long_as_it_likes(launched: Launched, tmp_path: Path) -> None:
+    # They are the sampler's. They are looked for once more when the trainer has ended.
     left = tmp_path / "validation" / ".step_000015.jsonl.partial"
     left.parent.mkdir()
     left.touch()
-    launched("(folder / 'grpo' / 'started').touch(); (folder / 'late').touch()")
-    assert (tmp_path / "late").exists()
+    launched("pulse.touch()\nfor _ in range(3): later(50); pulse.touch(); time.sleep(1.2)")
+    assert (tmp_path / "minutes").stat().st_size == 150
     assert not left.exists(), "what a killed validation left"
 
 
-def test_a_note_of_an_earlier_start_does_not_count(launched: Launched, tmp_path: Path) -> None:
+def test_a_trainer_that_hangs_is_ended_with_a_sentence(launched: Launched) -> None:
+    with pytest.raises(TrainingFailedError, match=r"no progress for deltamem.stall_minutes=60, .*: update_actor \(full"):
+        launched("print('update_actor', flush=True); pulse.touch(); time.sleep(2); later(61); time.sleep(7200)")
+
+
+def test_a_sign_of_an_earlier_start_does_not_count(launched: Launched, tmp_path: Path) -> None:
     (tmp_path / "grpo").mkdir()
-    (tmp_path / "grpo" / "started").touch()
+    (tmp_path / "grpo" / "pulse").touch()
     with pytest.raises(TrainingFailedError, match="start_minutes=30"):
-        launched("(folder / 'late').touch(); time.sleep(7200)")
+        launched("later(31); time.sleep(7200)")
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [(["console", "wandb"], ["console", "wandb", "file"]), ("tensorboard", ["tensorboard", "file"]), (["file"], ["file"])],
+)
+def test_metrics_and_alarms_need_no_logger_of_the_users(given: Any, used: list[str]) -> None:
+    config, _ = changed({"trainer.logger": given})
+    assert list(launch._for_verl(config, None, {}).trainer.logger) == used
 
 
 def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:

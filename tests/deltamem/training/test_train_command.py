@@ -116,6 +116,10 @@ def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
     [
         ("deltamem.out", "???", "config key 'deltamem.out' has no value"),
         ("trainer.logger", ["swanlab"], "trainer.logger: swanlab is not installed; run: pip install swanlab"),
+        ("trainer.logger", "swanlab", "trainer.logger: swanlab is not installed; run: pip install swanlab"),
+        ("algorithm.filter_groups.enable", True, "algorithm.filter_groups needs max_num_gen_batches"),
+        ("trainer.v1.sampler.sync_refill_failed_groups", True, "sync_refill_failed_groups: a rollout that fails keeps its"),
+        ("actor_rollout_ref.nccl_timeout", 1800, "nccl_timeout=1800: verl reads it nowhere"),
         ("deltamem.reward.stale_weight", 0.5, "deltamem.reward: stale_weight must be"),
         ("deltamem.episode.system_prompt", "poem", "prompt 'poem' does not exist"),
         ("deltamem.model.layer", 3, "unknown config key 'model.layer'; --cfg job"),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lazy import lazy, names
 from omegaconf import OmegaConf
 from rich.console import Console
-from rollout_cases import SCORER, a_batch, embed, extra_fields, failed, info, row, trajectory_of
+from rollout_cases import SCORER, a_batch, a_trainer, embed, extra_fields, failed, info, row, trajectory_of
 from training_cases import labelled_session
 
 from deltamem.errors import DeltaMemError
@@ -265,10 +265,8 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[R
     options = {"poll_seconds": 0.1, "max_failure_rate": 0.3, "sort_by_length": True}
     options |= {"train_rollouts": 2, "heldout_rollouts": 2}
     options |= {"validation_folder": str(tmp_path / "validation"), "stop_file": str(tmp_path / "stop")}
-    options |= {"started_file": str(tmp_path / "started")}
-    config = {"save_freq": 5, "default_local_dir": str(tmp_path / "checkpoints")}
-    trainer = SimpleNamespace(config=OmegaConf.create({"trainer": config}))
-    refill = SimpleNamespace(__self__=trainer)
+    options |= {"pulse_file": str(tmp_path / "pulse"), "stall_minutes": 60.0}
+    refill = SimpleNamespace(__self__=a_trainer(tmp_path))
     made = replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill, trainer_mode="sync")  # type: ignore
     with pytest.raises(DeltaMemError, match="trainer_mode=colocate_async: only sync is supported"):
         replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill, trainer_mode="colocate_async")  # type: ignore
@@ -280,10 +278,10 @@ Buffer = tuple[Any, list[RolloutRow]]
 
 def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(buffer, tmp_path):
     sampler, rows = buffer
-    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "pulse").exists()
     rows += a_batch()
     batch, metrics = sampler.sample(3, "train", 2)
-    assert (tmp_path / "started").exists(), "the launcher waits no longer"
+    assert (tmp_path / "pulse").exists(), "the launcher waits no longer"
     expected = {"verl": 1.0} | {f"deltamem/{name}": value for name, value in batch_metrics(rows, 4).items()}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
     assert 0.0 < metrics["deltamem/memory/rss_gb"] < 100.0 and metrics["deltamem/memory/processes"] >= 1

@@ -1,8 +1,11 @@
-"""verl on a CPU: the sampler without verl's trainer around it, and vLLM's name."""
+"""verl on a CPU: the sampler without verl's trainer around it, and vLLM's name; on GPUs the channel for new weights."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -79,3 +82,17 @@ def test_a_real_vllm_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DeltaMemError, match="another vllm is installed"):
         write_metadata(tmp_path, "0.30.0")
     assert [path.name for path in tmp_path.iterdir()] == [real.name]
+
+
+@pytest.mark.slow
+def test_two_runs_on_a_node_of_gpus_have_channels_of_their_own_for_new_weights() -> None:
+    # Fresh instances of Ray both call their first job 01000000; only their nodes have ids of their own.
+    command = [sys.executable, str(Path(__file__).with_name("vllm_stub.py")), "a1" * 28, "b2" * 28]
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "deltamem.training.verl_gpu"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    one, other = (line.split() for line in done.stdout.splitlines()[-2:])
+    for trainer, engine in (one, other):
+        assert trainer == engine, "or the run waits for ever"
+        assert len(trainer.removeprefix("ipc://").encode()) <= 107, "the longest path of a socket"
+    assert one != other

@@ -6,9 +6,10 @@ verl imports this package where ``VERL_USE_EXTERNAL_MODULES=vllm_on_cpu`` and it
 
 from __future__ import annotations
 
-from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
+# Registers the server and the adapter of GPUs: the first is replaced below, the second serves here, too.
+import deltamem.training.verl_gpu  # noqa: F401
 from deltamem.training.verl_cpu.platform import CpuPlatform
 
 ENVIRONMENT = {
@@ -33,4 +34,3 @@ def load_replica() -> type:
 
 CpuPlatform.rollout_env_vars = lambda self: ENVIRONMENT
 RolloutReplicaRegistry.register("vllm", load_replica)
-_ROLLOUT_REGISTRY[("vllm", "async")] = "vllm_on_cpu.server.CpuVllmAdapter"

@@ -1,39 +1,16 @@
-"""verl's own vLLM server on a CPU, and both ends of the way that weights take to it."""
+"""verl's own vLLM server on a CPU; the weights come through the socket that runs on GPUs have."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import ray
 import torch
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
-from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
-from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from deltamem.training.verl_cpu import thread_count
-
-SOCKET = "DELTAMEM_VLLM_SOCKET"
-"""Environment variable: where vLLM's process, which is no ray worker, receives weights."""
-
-
-def socket_name(replica_rank: int) -> str:
-    """Address on which a replica receives weights; only ray workers may ask for it.
-
-    verl's own name holds ray's job id, which is the same in every ray instance that serves one job: two runs on a machine
-    would meet. A node's id is unique. The name is an abstract one, so a run that is killed leaves no file behind.
-    """
-    return f"ipc://@deltamem-{ray.get_runtime_context().get_node_id()}-{replica_rank}"
-
-
-class CpuVllmAdapter(ServerAdapter):  # type: ignore[misc]
-    """The trainer's end."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Find the replica of this rank; verl calls this."""
-        super().__init__(*args, **kwargs)
-        self.zmq_handle = socket_name(self.replica_rank)
+from deltamem.training.verl_gpu.vllm import ChannelReplica, ChannelServer
 
 
 class CpuVllmWorker(vLLMColocateWorkerExtension):  # type: ignore[misc]
@@ -44,9 +21,6 @@ class CpuVllmWorker(vLLMColocateWorkerExtension):  # type: ignore[misc]
         torch.set_num_threads(thread_count())
         worker: CpuVllmWorker = super().__new__(cls, **kwargs)
         return worker
-
-    def _get_zmq_handle(self) -> str:
-        return os.environ[SOCKET]
 
     def update_weights_from_ipc(
         self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
@@ -73,12 +47,8 @@ class CpuVllmWorker(vLLMColocateWorkerExtension):  # type: ignore[misc]
         finalize_layerwise_reload(model, self.model_runner.vllm_config.model_config)
 
 
-class CpuVllmServer(vLLMHttpServer):  # type: ignore[misc]
+class CpuVllmServer(ChannelServer):
     """Runs vLLM; a ray actor."""
-
-    def _post_init(self, cuda_visible_devices: str) -> None:
-        super()._post_init(cuda_visible_devices)
-        os.environ[SOCKET] = socket_name(self.replica_rank)
 
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
@@ -88,7 +58,7 @@ class CpuVllmServer(vLLMHttpServer):  # type: ignore[misc]
         return f"{CpuVllmWorker.__module__}.{CpuVllmWorker.__qualname__}"
 
 
-class CpuVllmReplica(vLLMReplica):  # type: ignore[misc]
+class CpuVllmReplica(ChannelReplica):
     """Starts the server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
