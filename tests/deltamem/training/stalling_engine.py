@@ -17,7 +17,6 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from deltamem.episode import Trajectory
 from deltamem.sessions import LabelledSession
-from deltamem.training.verl_cpu.platform import ROLLOUT
 
 FILE = "DELTAMEM_TEST_STALL"
 """Environment variable: the file; it is gone when a request has been taken."""
@@ -41,7 +40,8 @@ def _load_replica() -> type:
     return server.CpuReplica
 
 
-RolloutReplicaRegistry.register(ROLLOUT, _load_replica)
+# `deltamem.training.verl_cpu.platform.ROLLOUT`; where that module is what imports verl, it is not complete yet.
+RolloutReplicaRegistry.register("deltamem_cpu", _load_replica)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_metrics_and_alarms_need_no_logger_of_the_users(given: Any, used: list[s
 
 def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:
     # The trainer takes most of a minute to import verl, before which it has no handler.
-    launched("import os, signal; os.kill(os.getpid(), signal.SIGUSR1); (folder / 'grpo' / 'started').touch()")
+    launched("import os, signal; os.kill(os.getpid(), signal.SIGUSR1); (folder / 'grpo' / 'pulse').touch()")
 
 
 _REPORTS = """
@@ -201,7 +201,7 @@ import json
 def report(step, **figures):
     with (folder / "logs" / "grpo_1.jsonl").open("a") as file:
         print(json.dumps({"step": step, "data": figures}), file=file)
-(folder / "grpo" / "started").touch()
+(folder / "grpo" / "pulse").touch()
 """
 _STOPS = """
 while not (folder / "grpo" / "stop").exists(): time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Real runs of verl in which an engine never answers, a worker is killed, and prompts are sampled until they teach something."""
+"""Real runs of verl: an engine that never answers, a killed worker, prompts that are sampled until they have spread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_run_goes_on_without_an_answer_and_ends_by_itself_without_a_worker(tmp
     stall.touch()
     await_true(lambda: not stall.exists(), 60.0, process)
     os.kill(named(run, "AgentLoopWorkerTQ"), signal.SIGKILL)
-    output, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=90)
     done = run.records()[-1]["step"]
     assert process.returncode == 1 and "an agent loop worker has died with its rollouts" in errors
     assert f"step {done} is saved, the same command goes on from there" in errors, errors
