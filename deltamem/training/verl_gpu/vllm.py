@@ -30,7 +30,7 @@ class ChannelAdapter(ServerAdapter):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Find the replica of this rank; verl calls this."""
         super().__init__(*args, **kwargs)
-        self.zmq_handle = self.zmq_handle.replace(f"-{ray.get_runtime_context().get_job_id()}-", f"-{channel()}-")
+        self.zmq_handle: str = self.zmq_handle.replace(f"-{ray.get_runtime_context().get_job_id()}-", f"-{channel()}-")
 
 
 class ChannelServer(vLLMHttpServer):  # type: ignore[misc]
