@@ -209,6 +209,23 @@ def is_endpoint(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 
 
+def public_name(name: str) -> str:
+    """What an embedder is called on any machine: its hub name, or the name of the folder or served model that it is."""
+    if is_endpoint(name):
+        return name.partition("#")[2]
+    folder = Path(name)
+    if not (folder.is_absolute() or folder.is_dir()):
+        return name
+    cached = next((part for part in folder.parts if part.startswith("models--")), None)  # of the hub's local cache
+    return folder.absolute().name if cached is None else cached.removeprefix("models--").replace("--", "/")
+
+
+def same_embedder(one: str, other: str) -> bool:
+    """Whether two names as `load_embedder` takes them mean one model, whoever keeps or serves it."""
+    first, second = (public_name(name).rpartition("/")[2].casefold() for name in (one, other))
+    return first == second
+
+
 def load_embedder(
     name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128, max_texts: int = 500_000
 ) -> CachedEmbedder:

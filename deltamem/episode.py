@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from deltamem.config import StrictModel, first_error
+from deltamem.embedding import public_name
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation, check
 from deltamem.prompts import load_prompt
@@ -397,14 +398,24 @@ class EpisodeSettings(StrictModel):
         return config
 
 
-EPISODE_FILE = "episode.json"  # The configuration that a checkpoint was trained with, in its folder
-_ADAPTER = TypeAdapter(EpisodeConfig)
+EPISODE_FILE = "episode.json"  # What a checkpoint was trained with, in its folder
 
 
-def save_episode_config(folder: Path, config: EpisodeConfig) -> None:
-    """Write ``episode.json`` into a checkpoint folder."""
+@dataclass(frozen=True, slots=True)
+class _EpisodeFile(EpisodeConfig):
+    embedder: str | None = None  # Of the searches, by its public name; None if nobody noted it
+
+
+_ADAPTER = TypeAdapter(_EpisodeFile)
+_SHAPES = [field.name for field in fields(EpisodeConfig)]
+
+
+def save_episode_config(folder: Path, config: EpisodeConfig, embedder: str | None = None) -> None:
+    """Write ``episode.json`` into a checkpoint folder, with the embedder that it was trained with."""
+    own = {name: getattr(config, name) for name in _SHAPES}
+    noted = _EpisodeFile(**own, embedder=embedder and public_name(embedder))
     with atomic_writer(folder / EPISODE_FILE) as file:
-        file.write(_ADAPTER.dump_json(config, indent=2).decode("utf-8") + "\n")
+        file.write(_ADAPTER.dump_json(noted, indent=2).decode("utf-8") + "\n")
 
 
 def load_episode_config(folder: Path) -> EpisodeConfig:
@@ -413,9 +424,23 @@ def load_episode_config(folder: Path) -> EpisodeConfig:
     Raises:
         DeltaMemError: If the file cannot be read; names the key.
     """
+    found = _read_file(folder)
+    return EpisodeConfig(**{name: getattr(found, name) for name in _SHAPES})
+
+
+def trained_embedder(folder: Path) -> str | None:
+    """The name of the embedder that a checkpoint was trained with, as its ``episode.json`` says; None if it does not.
+
+    Raises:
+        DeltaMemError: If the file cannot be read; names the key.
+    """
+    return _read_file(folder).embedder
+
+
+def _read_file(folder: Path) -> _EpisodeFile:
     path = folder / EPISODE_FILE
     if not path.is_file():
-        return EpisodeConfig()
+        return _EpisodeFile()
     try:
         return _ADAPTER.validate_json(read_text(path), extra="forbid")
     except ValidationError as error:

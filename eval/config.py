@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
 from deltamem import plugins
 from deltamem.assisted import AssistedConfig
 from deltamem.config import StrictModel
-from deltamem.embedding import EmbedderSettings
-from deltamem.episode import EpisodeSettings
+from deltamem.embedding import OFFLINE_MODEL, EmbedderSettings
+from deltamem.episode import EpisodeSettings, load_episode_config, trained_embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Mode, ToolRole
+from eval.policy import policy_folder, training_departures
 from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
 from eval.tokens import ESTIMATED, TokenCount, counted_by
@@ -92,6 +94,7 @@ class ModelSettings(_Endpoint):
 class ManagerModel(ModelSettings):
     """The model that keeps the memories, of the systems that need one."""
 
+    checkpoint: Path | None
     tool_role: ToolRole
     window: PositiveInt | None
     mode: Mode
@@ -106,6 +109,11 @@ class ManagerModel(ModelSettings):
     def safeguarded(self) -> bool:
         """See `deltamem.ingest.ReadingSettings.safeguards`: a policy of our turns is evaluated as it was trained."""
         return self.reading == "assisted" if self.safeguards is None else self.safeguards
+
+    @property
+    def folder(self) -> Path | None:
+        """See `eval.policy.policy_folder`."""
+        return policy_folder(self.checkpoint, self.model)
 
 
 class AnswerModel(ModelSettings):
@@ -196,11 +204,23 @@ class BenchmarkConfig(StrictModel):
         # An empty one may be of a system that is not installed: the configuration file has the keys of all.
         own = {key: of for key, of in values.items() if key not in cls.model_fields and (key in known or of in (None, []))}
         values = {key: of for key, of in values.items() if key not in own}
-        return filled(cls.protocols, values | ({"options": own} if own else {}))
+        values = filled(cls.protocols, values | ({"options": own} if own else {}))
+        embedder, manager = values.get("embedder"), values.get("manager")
+        if isinstance(embedder, dict) and isinstance(manager, dict) and embedder.get("name") is None:
+            named = manager.get("checkpoint")
+            folder = policy_folder(None if named is None else Path(named), manager.get("model"))
+            embedder["name"] = (None if folder is None else trained_embedder(folder)) or OFFLINE_MODEL
+        return values
 
     def departures(self) -> list[str]:
         """Where the run departs from the published protocol that it names."""
         return list(departures(self.protocols, self.model_dump(mode="json")))
+
+    def training_departures(self, root: str | None) -> list[str]:
+        """In what the manager's policy is used otherwise than trained; see `eval.policy.training_departures`."""
+        episode = self.manager_settings().episode if self.manager.reading == "react" else None
+        named = (self.manager.folder, root, episode, self.embedder.name, "manager.checkpoint")
+        return list(training_departures(*named))
 
     @property
     def judged(self) -> bool:
@@ -236,13 +256,14 @@ class BenchmarkConfig(StrictModel):
 
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
-        hidden = {"data", "out", "cache", "answers_from", "estimate", "speed", "options"}
-        return self.model_dump(mode="json", exclude=hidden) | self.options
+        hidden = dict.fromkeys(("data", "out", "cache", "answers_from", "estimate", "speed", "options"), True)
+        return self.model_dump(mode="json", exclude=hidden | {"manager": {"checkpoint"}}) | self.options
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
+        folder = self.manager.folder
         return ManagerSettings(
-            episode=self.episode.config(),
+            episode=self.episode.config(None if folder is None else load_episode_config(folder)),
             window_tokens=self.manager.window,
             safeguards=self.manager.safeguarded,
             attempts=self.attempts,
@@ -252,7 +273,7 @@ class BenchmarkConfig(StrictModel):
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.fingerprint.RunManifest`."""
-        decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
+        decisive = {"system", "attempts", "with_time", "peers_degraded", "seed"}
         plain = self.model_dump(mode="json", include=decisive)
         kind = plugins.load_all("systems").get(self.system)  # None: a part that a test or an attack gives
         mode = self.manager.reading
@@ -260,6 +281,7 @@ class BenchmarkConfig(StrictModel):
         return (plain | kind.run_config(self) if kind is not None else plain) | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window") | further,
+            "episode": to_jsonable_python(self.manager_settings().episode),
             "episode_prompts": self.manager_settings().episode_in(mode).prompt_hashes,
             "answer": self.answer.run_config("runs", "context_tokens") | {"kind": self.answer.answerer} | self.cutting(),
             "judge": self.judge.run_config("attempts", "runs"),

@@ -12,7 +12,6 @@ import asyncio
 import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ from typing import Any
 from pydantic import computed_field
 
 from deltamem.config import StrictModel
-from deltamem.errors import DeltaMemError, LLMError
-from deltamem.llm import LLM
+from deltamem.errors import DeltaMemError
 from deltamem.prompts import Prompt
-from deltamem.refusals import is_passing
-from deltamem.runs import atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
+from deltamem.runs import atomic_writer, config_hash, git_commit, read_records, versions
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import Models, check_models
+from eval.policy import served_model
 from eval.records import AnswerRecord, PointRecord, QuestionRecord
 from eval.systems.kinds import asks_model, system_kind, system_names
 
@@ -101,32 +99,6 @@ def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
     playing = {"answer": config.answer.answerer == "llm", "judge": config.judged, "manager": asks_model(config)}
     urls = {part: getattr(config, part).base_url for part, plays in playing.items() if plays}
     return {part: url and url.rstrip("/") for part, url in urls.items()}
-
-
-async def served_model(llm: LLM) -> dict[str, Any]:
-    """What the endpoint lists of its model, with the sha256 of its files where they are on this machine.
-
-    Returns:
-        JSON values; empty if the endpoint lists none.
-
-    Raises:
-        LLMError: If the endpoint does not answer now.
-    """
-    try:
-        listed = await llm.models()
-    except LLMError as error:  # some services do not list their models
-        if is_passing(error):
-            raise
-        return {}
-    model = next((model for model in listed if model.id == llm.model), None)
-    if model is None:
-        return {}
-    described = {"id": model.id, "root": model.root, "max_model_len": model.context_window, "owned_by": model.owned_by}
-    weights: dict[str, str] = {}
-    if model.root is not None:
-        with suppress(OSError):  # a path of the server's machine that this process may not read here
-            weights = await asyncio.to_thread(weights_sha256, Path(model.root))
-    return described | ({"weights": weights} if weights else {})
 
 
 def cache_identity(served: Mapping[str, Any]) -> str | None:

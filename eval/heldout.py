@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.config import StrictModel, run_hydra, validated
-from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
+from deltamem.embedding import OFFLINE_MODEL, CachedEmbedder, Embedder, load_embedder, same_embedder
 from deltamem.episode import (
     EpisodeConfig,
     EpisodeSettings,
     Violation,
     load_episode_config,
     session_fields,
+    trained_embedder,
     trajectory_fields,
 )
 from deltamem.errors import DeltaMemError
@@ -35,7 +36,7 @@ from deltamem.progress import ProgressDisplay
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import AssistedSettings, EndpointSettings
-from eval.fingerprint import served_model
+from eval.policy import policy_folder, served_model, training_departures
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
@@ -58,7 +59,7 @@ class HeldoutSettings(StrictModel):
     temperature: float = Field(ge=0)
     max_new_tokens: PositiveInt
     max_concurrency: PositiveInt
-    embedder: str
+    embedder: str | None
     device: str
     batch_size: PositiveInt
     resamples: PositiveInt
@@ -75,28 +76,42 @@ class HeldoutSettings(StrictModel):
         """The files of ``configs/reward`` also name the scorer that training makes of them."""
         return {key: of for key, of in value.items() if key != "_target_"} if isinstance(value, Mapping) else value
 
+    @property
+    def local(self) -> Path | None:
+        """The checkpoint that runs in this process; None if an endpoint is asked, whose policy a checkpoint may describe."""
+        return self.checkpoint if self.endpoint.base_url is None and self.endpoint.model is None else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that says what the policy was trained with; None if none is known."""
+        return self.local or policy_folder(self.checkpoint, self.endpoint.model)
+
     def check_policy(self) -> None:
-        """Refuse a configuration that does not name exactly one policy.
+        """Refuse a configuration that names no policy.
 
         Raises:
-            DeltaMemError: If none or both are named, or the checkpoint folder does not exist or cannot be asked in the mode.
+            DeltaMemError: If none is named, or the checkpoint folder does not exist or cannot be asked in the mode.
         """
-        if (self.checkpoint is None) == (self.endpoint.base_url is None and self.endpoint.model is None):
-            raise DeltaMemError(
-                "name one policy: either checkpoint=<folder> or endpoint.base_url=<url> endpoint.model=<name>"
-            )
-        if self.checkpoint is not None and not (self.checkpoint / "config.json").is_file():
-            raise DeltaMemError(f"{self.checkpoint}: not a checkpoint folder (it holds no config.json)")
-        if self.checkpoint is not None and self.mode == "assisted":
+        if self.checkpoint is None and self.endpoint.base_url is None and self.endpoint.model is None:
+            raise DeltaMemError("name a policy: checkpoint=<folder>, or endpoint.base_url=<url> endpoint.model=<name>")
+        if self.local is not None and not (self.local / "config.json").is_file():
+            raise DeltaMemError(f"{self.local}: not a checkpoint folder (it holds no config.json)")
+        if self.local is not None and self.mode == "assisted":
             raise DeltaMemError("mode=assisted asks an endpoint: name endpoint.base_url=<url> and endpoint.model=<name>")
 
     def episode_config(self) -> EpisodeConfig:
-        """What shapes the episodes: the defaults, then the checkpoint's ``episode.json``, then the keys ``episode.*``.
+        """What shapes the episodes: the defaults, then the policy's ``episode.json``, then the keys ``episode.*``.
 
         Raises:
             DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
         """
-        return self.episode.config(None if self.checkpoint is None else load_episode_config(self.checkpoint))
+        return self.episode.config(None if self.folder is None else load_episode_config(self.folder))
+
+    @property
+    def embedder_name(self) -> str:
+        """As given, else the policy's own, else the offline one."""
+        own = None if self.folder is None else trained_embedder(self.folder)
+        return self.embedder or own or OFFLINE_MODEL
 
 
 def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[LabelledSession]:
@@ -419,7 +434,7 @@ def main(config: DictConfig) -> int:
         raise DeltaMemError(f"{settings.sessions}: no sessions of the split {settings.split!r}")
     if len(sessions) < settings.n:
         console.print(f"{settings.sessions} has only {len(sessions)} sessions of the split {settings.split}", markup=False)
-    other = None if settings.against is None else _comparable(settings.against, settings.reward, sessions)
+    other = None if settings.against is None else _comparable(settings.against, settings, sessions)
     try:  # an evaluation whose result cannot be written is wasted
         settings.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -449,11 +464,14 @@ def main(config: DictConfig) -> int:
     return 1 if failures else 0
 
 
-def _comparable(folder: Path, options: RewardOptions, sessions: Sequence[LabelledSession]) -> HeldoutResult:
+def _comparable(folder: Path, settings: HeldoutSettings, sessions: Sequence[LabelledSession]) -> HeldoutResult:
     """Read an earlier evaluation that the present one can be compared with."""
     result = read_result(folder)
-    if not _reward_fields(options).items() <= result.summary["provenance"].items():
+    before, embedder = result.summary["provenance"], settings.embedder_name
+    if not _reward_fields(settings.reward).items() <= before.items():
         raise DeltaMemError(f"{folder}: evaluated under another reward, so nothing can be compared")
+    if not same_embedder(before.get("embedder", embedder), embedder):
+        raise DeltaMemError(f"{folder}: evaluated with {before['embedder']}, not {embedder}, so nothing can be compared")
     known = {_task(record) for record in result.records}
     if not any(_task(session_fields(session)) in known for session in sessions):
         raise DeltaMemError(f"{folder}: evaluated on other sessions, so nothing can be compared")
@@ -465,7 +483,13 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
     config = episode if settings.mode == "react" else settings.assisted
     async with AsyncExitStack() as stack:
         policy = await _policy(settings, episode, stack)
-        embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
+        served = await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None
+        asked = episode if settings.mode == "react" else None
+        named = (settings.folder, (served or {}).get("root"), asked, settings.embedder_name, "checkpoint")
+        departures = list(training_departures(*named))
+        for sentence in departures:
+            console.print(sentence, markup=False, soft_wrap=True)
+        embedder = load_embedder(settings.embedder_name, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(ProgressDisplay(console, {"episodes": len(sessions)}))
         result = await evaluate(
             policy,
@@ -481,8 +505,9 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
                 "seed": settings.seed,
                 "sessions_file": str(settings.sessions),
                 "sessions_sha256": file_sha256(settings.sessions),
-                "checkpoint_sha256": None if settings.checkpoint is None else weights_sha256(settings.checkpoint),
-                "served": await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None,
+                "checkpoint_sha256": None if settings.local is None else weights_sha256(settings.local),
+                "served": served,
+                "training_departures": departures,
             },
             on_done=lambda rollout: progress.advance("episodes", tokens=rollout.tokens),
         )
@@ -495,11 +520,11 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
 
 async def _policy(settings: HeldoutSettings, episode: EpisodeConfig, stack: AsyncExitStack) -> Policy:
     """The policy to score; the stack closes its connections."""
-    if settings.checkpoint is not None:
+    if settings.local is not None:
         from deltamem.local_policy import CheckpointPolicy
 
         return CheckpointPolicy(
-            settings.checkpoint,
+            settings.local,
             temperature=settings.temperature,
             seed=settings.seed,
             max_new_tokens=settings.max_new_tokens,

@@ -187,11 +187,19 @@ class Run:
             results,
             usage=self.models.usage(),
             prompt_hashes=self.prompts.hashes,
-            warnings=[*self.manifest.warnings(), *self.models.warnings()],
+            warnings=[*self.training_departures(), *self.manifest.warnings(), *self.models.warnings()],
             fingerprint=self.manifest.as_dict(),
             budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
             **measured,
         )
+
+    def training_departures(self) -> list[str]:
+        """In what the policy is used otherwise than it was trained, once it is known what is served."""
+        if not asks_model(self.config):
+            return []
+        served = self.manifest.last.served.get("manager", {}) if self.manifest.last is not None else {}
+        found: list[str] = self.config.training_departures(served.get("root"))
+        return found
 
     def models_needed(self) -> list[str] | None:
         """The parts of the models that will be asked something; None if nothing is left to do."""

@@ -144,6 +144,8 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Given
             await manifest.resume(config, models, needed)
             if benchmark.asks and run.unfinished():
                 run.asker = await stack.enter_async_context(benchmark.asking(run.context))
+            for sentence in run.training_departures():  # now, as the run may take hours
+                progress.say(sentence)
             manifest.write()  # not before, so that the command can be corrected
             if needed is not None:  # so that a run that is killed is never taken for a finished one
                 run.write_partial()

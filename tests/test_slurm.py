@@ -387,11 +387,12 @@ def test_the_warning_may_come_while_the_nodes_join(machine: Machine) -> None:
 
 
 @slow
-def test_a_policy_is_served_and_evaluated_with_its_own_prompts(machine: Machine) -> None:
+def test_a_policy_is_served_and_evaluated_by_the_name_of_its_folder(
+    machine: Machine,
+) -> None:
     machine.serves(f"exec {sys.executable} -S -E {machine.folder}/health.py $port")
     model = machine.folder / "policy"
     model.mkdir()
-    (model / "episode.json").write_text('{"system_prompt": "manager", "k": 5, "thinking": null, "memory_fields": ["id"]}')
     machine.runs("[[ $2 != eval.locomo ]] || exit 4; [[ $2 != eval.other ]] || exit 5")
     commands = ["out=a", "--", "eval.locomo", "system=deltamem", "--", "eval.other", "--", "eval.heldout", "out=b", "n=4"]
     code, _, error = machine.run(EVAL, *commands, MODEL=str(model), SERVER_ARGS="--seed 1", SLURM_GPUS_ON_NODE="2")
@@ -400,10 +401,8 @@ def test_a_policy_is_served_and_evaluated_with_its_own_prompts(machine: Machine)
     form = rf"serve {model} --host 127\.0\.0\.1 --port (\d+) --tensor-parallel-size 2 --seed 1"
     found = re.fullmatch(form, server)
     assert found
-    prompts = 'episode.system_prompt="manager" episode.k=5 episode.memory_fields=["id"]'
-    policy, manager = (
-        f"{part}.base_url=http://127.0.0.1:{found[1]}/v1 {part}.model={model} {prompts}" for part in ("endpoint", "manager")
-    )
+    named = (f"{part}.base_url=http://127.0.0.1:{found[1]}/v1 {part}.model={model}" for part in ("endpoint", "manager"))
+    policy, manager = named
     wanted = [f"eval.heldout {policy} out=a", f"eval.locomo {manager} system=deltamem", f"eval.other {manager}"]
     assert machine.lines("modules") == [f"-m {line}" for line in [*wanted, f"eval.heldout {policy} out=b n=4"]]
 

@@ -191,9 +191,14 @@ async def opened_bank(options: Options, *, needs_model: bool, serves: bool = Fal
         needs_model: Whether the model must be there, and answer.
         serves: Whether it is opened for the people of other machines.
     """
+    from deltamem.embedding import same_embedder
+    from deltamem.episode import trained_embedder
     from deltamem.manager import ManagerSettings
 
     episode = episode_of(options.checkpoint)
+    trained = trained_embedder(options.checkpoint) if options.checkpoint is not None else None
+    if trained is not None and not same_embedder(trained, options.embedder):
+        note(f"the model was trained with the embedder {trained}, and this bank has {options.embedder} (--embedder)")
     model = loaded_model if needs_model else available_model
     async with model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding, serves=serves) as opened:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
+from deltamem.embedding import public_name
 from deltamem.episode import EpisodeConfig, EpisodeSettings
 from deltamem.prompts import load_prompt
 from deltamem.runs import config_hash, file_sha256, git_commit, versions
@@ -129,18 +129,18 @@ def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
     serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
     if not episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
-    # The episode as settings of `eval.heldout`, which does not see the folder of a served model.
-    values: dict[str, Any] = asdict(episode)
-    fields = ",".join(values.pop("memory_fields"))
-    given = [f"episode.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
+    embedder = public_name(str(config.deltamem.embedder.name))
     return (
         "Serve it without vLLM's parsers for reasoning and tool calls: DeltaMem reads the tags itself.\n\n"
         f"```bash\n{serve}\n"
         "deltamem add SESSION.json --owner NAME --base-url http://localhost:8000/v1 --model deltamem "
-        f"--checkpoint {folder}\n"
-        "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
-        f"{' '.join(given)} 'episode.memory_fields=[{fields}]'\n```\n\n"
-        f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
+        f"--checkpoint {folder} --embedder {embedder}\n"
+        "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem "
+        f"checkpoint={folder} sessions=FILE out=DIR\n"
+        "python -m eval.locomo protocol=paper system=deltamem manager.base_url=http://localhost:8000/v1 "
+        f"manager.model=deltamem manager.checkpoint={folder}\n```\n\n"
+        f"`episode.json` holds the prompts, the limits and the embedder (`{embedder}`) that it was trained with; these "
+        "commands apply them, and warn where others are used. "
         f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}."
     )
 

@@ -319,7 +319,7 @@ def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: 
     with whole_folder(_warm_model(settings)) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        save_episode_config(folder, settings.episode.config())
+        save_episode_config(folder, settings.episode.config(), settings.embedder.name)
         if card is not None:
             (folder / "README.md").write_text(card, encoding="utf-8")
 

@@ -304,6 +304,9 @@ def test_an_evaluation_against_an_earlier_one(
     with serve(lambda body: completion(outputs().partition("</think>")[2].strip())) as server:
         command = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "probes=false", "resamples=20"]
         command += [f"sessions={sessions_file}", f"out={tmp_path / 'out'}"]
+        with pytest.raises(DeltaMemError, match="evaluated with words, not all-MiniLM-L6-v2"):
+            main(composed(*command, f"against={tmp_path / 'before'}"))
+        command.append("embedder=words")
         for folder, sentence in (
             ("nowhere", "no held-out evaluation to compare with"),
             ("broken", "not the files of a held-out evaluation"),
@@ -351,8 +354,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([], "name one policy"),
-        (["checkpoint=/x", "endpoint.model=tiny"], "name one policy"),
+        ([], "name a policy"),
+        (["checkpoint=/x", "endpoint.model=tiny"], "/x: no episode.json there"),
         (["endpoint.model=tiny"], "needs both"),
         (["checkpoint=/no/such/folder"], "/no/such/folder: not a checkpoint folder"),
         ([*ENDPOINT, "n=0"], "'n'"),
