@@ -64,6 +64,7 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
     """Evaluate the points; returns 1 if something failed."""
     kind = plugins.load("benchmarks", study.benchmark)
     elsewhere = any(one.partition("=")[0] == "manager.base_url" for one in overrides)
+    protocol = ["protocol=paper"] if "paper" in kind.config_type.protocols else []
     url = f"http://127.0.0.1:{settings.port}/v1"
     evaluations: list[tuple[str, str, BenchmarkConfig, bool]] = []
     for label in settings.points or study.points:
@@ -75,18 +76,18 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
             continue
         here = not (point.hosted or elsewhere)
         own = overrides_of(point, model, settings.out / label, url if here else None)
-        config = validated(composed(study.benchmark, [*overrides, *own], kind.config_dir), kind.config_type)
+        config = validated(composed(study.benchmark, [*protocol, *overrides, *own], kind.config_dir), kind.config_type)
         config.check()
         if config.answer.answerer != "llm" or (study.judged and not config.judged):
             needs = "answer.model and judge.model" if study.judged else "answer.model"
             raise DeltaMemError(f"{name} is of a model's answers: it needs {needs} beside base_url")
-        evaluations.append((label, model, config, here and not _done(config)))
+        evaluations.append((label, model, config, here))
     code = 0
     for number, (label, model, config, here) in enumerate(evaluations, start=1):
         console.print(f"{name}, {label} ({number} of {len(evaluations)}): {model}, records in {config.out}")
-        serving = served(model, settings, settings.out / f"{label}.server.log") if here else nullcontext()
+        log = settings.out / f"{label}.server.log"
         try:
-            with serving:
+            with served(model, settings, log) if here and not _done(config) else nullcontext():
                 code |= bool(runner.evaluate(kind, config, console).failures.count)
         except DeltaMemError as error:
             code = runner.FAILED
@@ -95,14 +96,23 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
 
 
 def _done(config: BenchmarkConfig) -> bool:
-    """Whether nothing is left to ask the model of a run, so that it need not be served."""
+    """Whether nothing is left to ask the model of a run, so that it need not be served.
+
+    Raises:
+        DeltaMemError: If the model's folder holds other weights by now.
+    """
     if not (path := config.out / SUMMARY_FILE).is_file():
         return False
     summary = Summary.model_validate_json(read_text(path))
-    known = summary.making.fingerprint.get("served", {}).get("manager", {}).get("weights")  # another policy by now?
-    same = known is None or known == weights_sha256(Path(str(config.manager.model)))
     settled = summary.partial is None and not summary.failures.count
-    return settled and same and summary.making.config == config.reported()
+    if not settled or summary.making.config != config.reported():
+        return False
+    known = summary.making.fingerprint.get("served", {}).get("manager", {}).get("weights")
+    if known is not None and known != weights_sha256(Path(str(config.manager.model))):
+        raise DeltaMemError(
+            f"{config.manager.model} has been trained anew since; remove {config.out}, or choose another out=..."
+        )
+    return True
 
 
 def _remarks(study: Study, runs: Sequence[Any]) -> list[str]:

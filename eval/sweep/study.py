@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from deltamem.config import StrictModel, first_error
+from deltamem.episode import EpisodeSettings
 from deltamem.errors import DeltaMemError
 from eval.systems.base import FolderName
 
@@ -108,5 +109,9 @@ def overrides_of(point: Point, model: str, folder: Path, url: str | None) -> lis
         f"out={folder}",
         f"manager.model={model}",
         *([f"manager.base_url={url}"] if url is not None else []),
-        *(f"episode.{key}={json.dumps(value)}" for key, value in episode.items() if value is not None),
+        *(
+            f"episode.{key}={json.dumps(value)}"
+            for key, value in episode.items()
+            if value is not None and key in EpisodeSettings.model_fields
+        ),
     ]

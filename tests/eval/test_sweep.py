@@ -31,7 +31,8 @@ SAID = '<think>A dog.</think>\\n<outputs>{{"operations": [{{"event": "ADD", "tex
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.say({{"object": "list", "data": [{{"id": sys.argv[2], "object": "model", "max_model_len": 16384}}]}})
+        served = {{"id": sys.argv[2], "root": sys.argv[2], "object": "model", "max_model_len": 16384}}
+        self.say({{"object": "list", "data": [served]}})
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -82,6 +83,7 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     policy = tmp_path / "runs" / "qwen8b" / "policy"  # what was trained with the paper's threshold is the point .75
     policy.mkdir(parents=True)
     (policy / "config.json").write_text("{}")
+    (policy / "model.safetensors").write_bytes(b"trained")
     (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"], "thinking": None}))
     vllm, port = program(tmp_path / "vllm", VLLM), free_port()
     with serve(LOCOMO.script) as server:
@@ -98,6 +100,11 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
         first = sweep(*arguments)
         asked = len(server.requests)
         again = sweep(*arguments)
+        (policy / "model.safetensors").write_bytes(b"trained anew")
+        anew = sweep(*arguments)
+    assert anew.code == 1 and "runs/qwen8b/policy has been trained anew since; remove runs/table4/tau_0.75" in " ".join(
+        anew.out.split()
+    )
     assert first.code == again.code == 1, first.err  # as one point is missing
     wanted = "tau_0.50 has to be trained first: python train.py +experiment=qwen8b +ablation=tau deltamem.reward.tau=0.5"
     assert wanted in first.out and "tau_0.75 (1 of 1): runs/qwen8b/policy" in first.out
