@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,8 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         identity = settings.out / "grpo" / "identity.json"
         for change in changed_since(identity, config, resuming=last is not None, given=_given_keys()):
             console.print(f"grpo: goes on with {change}", soft_wrap=True)
+        if (warning := unsaved_validations(config.trainer)) is not None:
+            console.print(f"grpo: {warning}", style="yellow", soft_wrap=True)
         if config.trainer.save_freq > 0:
             check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
         attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
@@ -129,6 +132,17 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
             raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
         if code != 0:
             raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
+
+
+def unsaved_validations(trainer: DictConfig) -> str | None:
+    """A warning if steps are validated that are not saved: the best of them could not be kept."""
+    saves, tests = trainer.save_freq, trainer.test_freq
+    if saves <= 0 or tests <= 0 or tests % saves == 0:
+        return None
+    return (
+        f"trainer.test_freq={tests} is no multiple of trainer.save_freq={saves}: of the validated steps only every "
+        f"{lcm(saves, tests)}th is saved, and only such a one can be the best that is kept"
+    )
 
 
 def _tidied(config: DictConfig) -> Path | None:

@@ -6,10 +6,12 @@ is the uninterrupted reference of two ranks, whose launcher is killed and which 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from lazy import lazy, names
 from run_cases import TWO_RANKS, Run, await_true
 from training_cases import write_sessions
 
-from deltamem.training.checkpoints import latest_complete
+from deltamem.training.checkpoints import latest_complete, step_of
 from deltamem.training.interruption import NOT_FINISHED
 
 torch = lazy("torch")
@@ -127,6 +129,45 @@ def kill_and_finish(run: Run) -> None:
     assert any(f"going on after step {step}\n" in done.stdout for step in range(1, STEPS)), done.stdout
     assert not broken.exists()
     await_true(lambda: not run.processes(), 120.0)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_moved_and_ended_by_a_gate_exports_its_best(tmp_path: Path, model_folder: Path) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=8, heldout=4)
+    options = (*OPTIONS, "trainer.max_actor_ckpt_to_keep=1")
+    before = Run(tmp_path / "before", sessions, model_folder)
+    process = before.start(50, *options)
+    before.await_step(3, process)
+    os.kill(process.pid, signal.SIGUSR1)
+    output, errors = process.communicate()
+    assert process.returncode == NOT_FINISHED, output + errors
+    kept = checkpoints(before)
+    best = max(step for step in kept if step % 2 == 0)  # of the validated steps, which all earn nothing
+    assert len(kept) <= 2, "the newest and the best"
+
+    run = replace(before, out=tmp_path / "moved")
+    before.out.rename(run.out)
+    # As if that step had earned all there is; the next validation is then a fall.
+    lines = [record | ({"heldout/reward": 1.0} if record["step"] == best else {}) for record in run.records()]
+    (run.out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = run.finish(50, *options)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert f"going on after step {kept[-1]}\n" in ended.stdout and "moved" in ended.stdout
+    assert "stopped at a gate" in ended.stderr and "the held-out reward fell from 1.000 to 0.000" in ended.stderr
+    last = run.records()[-1]["step"]
+    assert checkpoints(run) == [best, last] and kept[-1] < last < kept[-1] + 4
+
+    done = run.finish(last + 1, *options, "deltamem.gates.heldout_drop=null")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"export: step {best}, the best of those kept by held-out reward (1.000)" in done.stdout
+    assert checkpoints(run) == [best, last + 1]
+    assert f"step {best}" in (run.out / "policy" / "README.md").read_text().split("\n## ", 1)[0]
+    await_true(lambda: not run.processes(), 120.0)
+
+
+def checkpoints(run: Run) -> list[int]:
+    """The steps that are saved."""
+    return sorted(step_of(path) for path in (run.out / "grpo" / "checkpoints").glob("global_step_*"))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from lazy import names
+from omegaconf import OmegaConf
 from preflight_cases import changed, placed
 from rich.console import Console
 
@@ -112,6 +113,13 @@ def test_a_run_goes_on_after_its_folder_was_moved_and_with_keys_that_are_new(tmp
     (model / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(DeltaMemError, match=r"files of actor_rollout_ref\.model\.path"):
         changes(moved, data__later__option=1)
+
+
+def test_validated_steps_that_are_not_saved_are_told() -> None:
+    pairs = [(15, 15), (1, 15), (-1, 15), (15, -1), (15, 10)]
+    configs = [OmegaConf.create({"save_freq": saves, "test_freq": tests}) for saves, tests in pairs]
+    found = [launch.unsaved_validations(config) for config in configs]
+    assert found[:-1] == [None] * 4 and "only every 30th is saved" in (found[-1] or "")
 
 
 def test_what_the_command_line_names(monkeypatch: pytest.MonkeyPatch) -> None:
