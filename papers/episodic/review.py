@@ -167,7 +167,14 @@ class Review:
         if known := self._recorded(stage, RecordKind.EPISODE):
             return EpisodeSummary.of(known[0])
         first, last = turns[0].turn, turns[-1].turn
-        answered = await self._ask_of(turns, SUMMARY_PROMPT, str, lambda text: read_summary(text, first, last))
+        said = list(enumerate(self.trajectory.turns[first - 1 : last], start=first))
+        answered = await self._ask_of(
+            SUMMARY_PROMPT,
+            lambda most, limit: _tag("conversation_turns", _ends([_turn(place, one, limit) for place, one in said], most)),
+            len(said),
+            self._settings.step_characters,
+            lambda text: read_summary(text, first, last),
+        )
         if answered is None:
             return None
         clean = self._masked(answered, "situation", "intent", "justification", "reflection")
@@ -191,9 +198,10 @@ class Review:
         )
         kept = reflections_of(self._owned.bank.state)
         answered = await self._ask_of(
-            turns,
             REFLECTIONS_PROMPT,
-            lambda notes: "".join((_tag("main_episode", _episode(summary) + notes), *beside)),
+            lambda most, limit: "".join((_tag("main_episode", _episode(summary) + _notes(turns, most, limit)), *beside)),
+            len(turns),
+            MAX_FIELD,
             lambda text: read_reflections(text, shown, self.personal.find, kept),
         )
         if answered is None:
@@ -300,16 +308,15 @@ class Review:
         return None
 
     async def _ask_of(
-        self, turns: Sequence[TurnAnalysis], prompt: str, asked: Callable[[str], str], read: Reader[Read]
+        self, prompt: str, asked: Callable[[int, int], str], most: int, limit: int, read: Reader[Read]
     ) -> Read | None:
-        """`_ask` about the notes on an episode, with less of them where the model's window is too small."""
-        most, limit = len(turns), MAX_FIELD
+        """`_ask` about at most so many turns of an episode, each text within a limit; less where the window is too small."""
         while True:
             try:
-                return await self._ask(prompt, asked(_notes(turns, most, limit)), read)
+                return await self._ask(prompt, asked(most, limit), read)
             except ContextLengthError:
                 if limit > _LEAST_CHARACTERS:
-                    limit = _LEAST_CHARACTERS
+                    limit = max(limit // 2, _LEAST_CHARACTERS)
                 elif most > 1:
                     most //= 2
                 else:
@@ -373,7 +380,7 @@ def _turn(number: int, turn: AgentTurn, limit: int) -> str:
 
 
 def _notes(turns: Sequence[TurnAnalysis], most: int, limit: int) -> str:
-    """The notes on an episode: of its first and last turns, if they are more than so many."""
+    """The notes on the turns of an episode."""
     names = ("situation", "intent", "action", "thought")
     written = [
         _tag(
@@ -383,6 +390,11 @@ def _notes(turns: Sequence[TurnAnalysis], most: int, limit: int) -> str:
         )
         for turn in turns
     ]
+    return _ends(written, most)
+
+
+def _ends(written: list[str], most: int) -> str:
+    """Turns one after the other: the first and the last, if they are more than so many."""
     if (left := len(written) - most) > 0:
         written[most // 2 : most // 2 + left] = [f"({left} turns left out)\n"]
     return "".join(written)

@@ -233,14 +233,14 @@ class EpisodicKind(SystemKind):
         return EpisodicSystem(context.policy(), context.embedder, context.folder, settings=settings)
 
     def calls(self, session: DialogueSession, store: StoreKey, config: BenchmarkConfig) -> Iterator[Calls]:
-        """Notes on some turns at a time; for each episode a summary of its notes, and lessons of both."""
+        """Notes on some turns at a time; for each episode a summary of its turns, and lessons of it and its notes."""
         # Assumed: episodes a session, tokens of a note, of a summary or the lessons, and of what earlier ones are shown.
         most, note, written, earlier = 1.5, 150, 250, 1_200
         prompts = {name: estimate_tokens(load_prompt(name, "papers.episodic.prompts").text) for name in PROMPTS}
         turns = max(1, sum(turn.role == "user" for turn in session.turns))
         batches, episodes, notes = ceil(turns / EpisodicSettings().batch), min(most, turns), turns * note
         yield Calls(batches, batches * prompts[TURNS_PROMPT] + session_tokens(session), notes / batches)
-        yield Calls(episodes, episodes * prompts[SUMMARY_PROMPT] + notes, written)
+        yield Calls(episodes, episodes * prompts[SUMMARY_PROMPT] + session_tokens(session), written)
         yield Calls(episodes, episodes * (prompts[REFLECTIONS_PROMPT] + written + earlier) + notes, written)
 
 

@@ -102,7 +102,7 @@ def answer(messages: Sequence[Message], note: str = "") -> str:
             return reflections(reflection(hints=f"Look up the opening hours before creating an order.{note}"))
         hints = f"Look up the opening hours before creating an order, and once more after a failure.{note}"
         return reflections(reflection("update", known[1], hints=hints, confidence="0.8"))
-    if "You are given the notes" in prompt:
+    if "You read one finished episode" in prompt:
         return summary_block(note=note)
     part = asked.partition("<turns>")[2]
     users = {int(n): user for n, user in re.findall(r"<turn_(\d+)>\nuser: (.*)\n", part)}

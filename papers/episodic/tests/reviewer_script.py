@@ -33,7 +33,8 @@ def reviewer_of(body: dict[str, Any]) -> str | None:
         return f"<summary>{''.join(notes)}</summary>"
     noted = dict(_NOTED.findall(asked.partition("<similar_episodes>")[0]))
     if prompt == load_prompt(SUMMARY_PROMPT, "papers.episodic.prompts").text:
-        return summary_block(note=_note(noted.items()))
+        said = [fact for _, text in _TURN.findall(asked) for fact in _FACT.findall(text)]
+        return summary_block(note=_note(dict(said).items()))
     if prompt != load_prompt(REFLECTIONS_PROMPT, "papers.episodic.prompts").text:
         return None
     kept = {title: memory for memory, title in _KEPT.findall(asked)}

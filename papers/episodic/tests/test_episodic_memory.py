@@ -23,6 +23,11 @@ def memory(policy: Policy | None = None, agent: str = "waiter", **settings: obje
     return EpisodicMemory(MemoryStore.in_memory(WordEmbedder()), agent, policy or Reviewer(), made)
 
 
+def lessons_asked(model: Reviewer) -> list[str]:
+    """What was shown where lessons were asked for, which other agents and users may come to read."""
+    return [asked[1]["content"] for asked in model.asked if "You keep the lessons" in asked[0]["content"]]
+
+
 def everything(agent: EpisodicMemory) -> str:
     written = io.StringIO()
     agent.memory.export(written)
@@ -42,8 +47,13 @@ async def test_two_episodes_are_found_summed_up_and_learned_from() -> None:
     # The second time, the first episode and the lesson so far were shown, and nothing of the raw conversation.
     last = model.asked[-1][1]["content"]
     assert "id: m5" in last and last.count("<episode>") == 2
-    assert not [canary for canary in CANARIES for asked in model.asked[1:] if canary in asked[1]["content"]]
+    assert not [canary for canary in CANARIES for asked in lessons_asked(model) if canary in asked]
     assert "Zorblax Quuxley. Please book" in model.asked[0][1]["content"]  # the reviewer itself sees what happened
+    # An episode is summed up from its own turns, and not from the notes on them.
+    first, second = (model.asked[number][1]["content"] for number in (1, 3))
+    assert first.startswith("<conversation_turns>\n<turn_1>\nuser: Hi, I am Zorblax") and "call: create_reservation" in first
+    assert second.count("<turn_") == 2 and "result: Error: the restaurant is closed" in second
+    assert "situation:" not in first and "deliver a pizza" not in first
     assert "You book tables" not in model.asked[0][1]["content"]
 
 
@@ -159,15 +169,15 @@ async def test_a_small_window_gets_fewer_turns_and_less_of_each() -> None:
     assert [asked[1]["content"].count("<turn_") for asked in model.asked[:2]] == [1, 2]  # the second with the one before
     with pytest.raises(ContextLengthError):
         await memory(Narrow(1500), before=9).ingest(booking(messages=steps(18, long)))
-    # 40 turns of one matter, whose notes together are more than the window.
+    # 40 turns of one matter, which together are more than the window, as are the notes on them.
     model = Narrow(2600)
     agent = memory(model)
-    done = await agent.ingest(booking(messages=steps(40)))
+    done = await agent.ingest(booking(messages=steps(40, "go on and on and on, please, and then")))
     assert (done.outcome, done.episodes[0].last, len(agent.reflections())) == (Outcome.APPLIED, 40, 1)
     for asked in model.asked[-2:]:
         assert all(part in asked[1]["content"] for part in ("<turn_1>", "<turn_40>", "turns left out)"))
     with pytest.raises(ContextLengthError):
-        await memory(Narrow(0, "You are given the notes")).ingest(booking())
+        await memory(Narrow(0, "You read one finished episode")).ingest(booking())
 
 
 async def test_nobody_writes_lines_of_the_prompt() -> None:
@@ -189,7 +199,7 @@ async def test_what_cannot_be_read_is_asked_once_more_and_then_left() -> None:
     assert (done.outcome, done.usage.calls, dict(done.violations)) == (Outcome.UNREADABLE, 2, {"no_block": 2})
     assert broken.memory.journal.head == 0
     broken._policy = Reviewer(
-        lambda messages: "No." if "You are given the notes" in messages[0]["content"] else answer(messages)
+        lambda messages: "No." if "You read one finished episode" in messages[0]["content"] else answer(messages)
     )
     assert (await broken.ingest(booking())).outcome is Outcome.UNREADABLE and broken.memory.journal.head == 1
     broken._policy = Reviewer()
@@ -257,8 +267,7 @@ async def test_no_data_of_a_user_is_kept() -> None:
     assert not [canary for canary in CANARIES if canary.lower() in kept.lower()] and "[user data]" in kept
     model = agent._policy
     assert isinstance(model, Reviewer)
-    shown = [asked[1]["content"] for asked in model.asked[1:]]
-    assert not [canary for canary in CANARIES for text in shown if canary in text]
+    assert not [canary for canary in CANARIES for asked in lessons_asked(model) if canary in asked]
 
 
 async def test_agents_and_people_are_kept_apart(tmp_path: Path) -> None:
