@@ -24,7 +24,7 @@ from eval.config import BenchmarkConfig
 from eval.summary import SUMMARY_FILE, Summary
 from eval.sweep.result import result_of
 from eval.sweep.serving import served
-from eval.sweep.study import Study, SweepSettings, overrides_of, parsed
+from eval.sweep.study import Study, SweepSettings, parsed
 
 
 def sweep(name: str, given: Sequence[str], console: Console) -> int:
@@ -75,7 +75,8 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
             )
             continue
         here = not (point.hosted or elsewhere)
-        own = overrides_of(point, model, settings.out / label, url if here else None)
+        own = [f"system={point.system}", f"manager.model={model}", f"out={settings.out / label}"]
+        own += [f"manager.base_url={url}"] if here else []  # a policy's folder says how it was trained to be asked
         config = validated(composed(study.benchmark, [*protocol, *overrides, *own], kind.config_dir), kind.config_type)
         config.check()
         if config.answer.answerer != "llm" or (study.judged and not config.judged):

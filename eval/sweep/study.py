@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from deltamem.config import StrictModel, first_error
-from deltamem.episode import EpisodeSettings
 from deltamem.errors import DeltaMemError
 from eval.systems.base import FolderName
 
@@ -95,23 +93,3 @@ def parsed(name: str, given: Sequence[str]) -> tuple[Study, SweepSettings, list[
         if any(one.partition("=")[0] == key for one in given):
             raise DeltaMemError(f"{key} is what the points of {name} differ in; choose among them with points=[...]")
     return study, settings, [one for one in given if one not in own]
-
-
-def overrides_of(point: Point, model: str, folder: Path, url: str | None) -> list[str]:
-    """The overrides of a point's evaluation; `url` is where its model is served here, None if it is not.
-
-    A policy is asked with the prompts that it was trained with, which stand in its ``episode.json``.
-    """
-    prompts = Path(model) / "episode.json"
-    episode: Mapping[str, Any] = json.loads(prompts.read_bytes()) if prompts.is_file() else {}
-    return [
-        f"system={point.system}",
-        f"out={folder}",
-        f"manager.model={model}",
-        *([f"manager.base_url={url}"] if url is not None else []),
-        *(
-            f"episode.{key}={json.dumps(value)}"
-            for key, value in episode.items()
-            if value is not None and key in EpisodeSettings.model_fields
-        ),
-    ]
