@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltamem.config import run_hydra, validated
-from deltamem.runs import atomic_writer
+from deltamem.runs import atomic_writer, read_records
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Timeline, TimelineStep, gold_evidence
 from eval.evidence import EvidenceFinder
@@ -35,6 +35,8 @@ _PROMPTS = "papers.stitch.prompts:"
 _DEBATE = f"{_PROMPTS}answer_debate"
 LABELS = "labels.json"
 """Diagnostics of the labels of a run of ``system=stitch``, see `papers.stitch.came.diagnostics`."""
+MODES = "failure_modes.json"
+"""What a judge says of the labels of questions that failed, see `papers.stitch.came.failures`."""
 
 
 class Came(Benchmark[CameConfig]):
@@ -189,12 +191,22 @@ def _run(config: DictConfig) -> int:
     code = runner.main(Came, settings)
     if settings.system == "stitch" and not settings.estimate:
         from papers.stitch.came.diagnostics import diagnose
+        from papers.stitch.came.failures import failure_modes, lines
 
-        found = asyncio.run(diagnose(settings, read_data(settings), make_embedder(settings.embedder)))
+        data, embedder = read_data(settings), make_embedder(settings.embedder)
+        found = asyncio.run(diagnose(settings, data, embedder))
         with atomic_writer(settings.out / LABELS) as file:
             json.dump(found, file, indent=2)
         for domain, values in found.items():
             print(f"labels, {domain}: " + "; ".join(f"{metric} {value}" for metric, value in values.items()))
+        if settings.judged:
+            questions = read_records(settings.out / "questions.jsonl", QuestionRecord, lambda one: one.key)
+            asked = [questions[one.key] for one in data.asked if one.key in questions]
+            modes = asyncio.run(failure_modes(settings, data, embedder, asked))
+            with atomic_writer(settings.out / MODES) as file:
+                json.dump(modes, file, indent=2, ensure_ascii=False)
+            print("\n".join(lines(modes)))
+            code = code or (runner.FAILED if modes["errors"] else 0)
     return code
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import io
 import json
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import Any
 import pytest
 from locomo_cases import WordEmbedder
 from rich.console import Console
-from scripted_server import Reply, completion, is_check, serve
+from scripted_server import Reply, completion, failure, is_check, serve
 from writer_cases import written
 
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
 from eval.runner import evaluate
+from papers.stitch.came import __main__ as came
 from papers.stitch.came.__main__ import Came
 from papers.stitch.came.data import CameConfig, read_data
 from papers.stitch.came.diagnostics import METRICS, diagnose, label_diagnostics
@@ -130,6 +133,56 @@ def test_judges_count_what_is_right_of_a_set_and_each_domain_has_its_prompt(
         assert overall(judged, metric) == pytest.approx(sum(wanted) / len(wanted)), metric
     assert overall(judged, "answer_precision") > overall(judged, "judged_precision"), "by names, what is invented is free"
     assert judged["headline"]["metric"] == "judged_f1"
+
+
+def test_labels_of_failed_questions_are_judged_by_the_question_alone(
+    came_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every third question is answered rightly; of the others scopes are said to be too broad, and one verdict fails."""
+    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
+    monkeypatch.setattr("papers.stitch.came.__main__.make_embedder", lambda settings: WordEmbedder())
+    data = read_data(config(came_data, tmp_path, "limit=12"))
+    every = [data.questions[one.key] for one in data.asked]
+    right = {one.question for one in every[::3]}
+    broken = {next(one.question for one in every if one.question not in right)}
+    shown: list[str] = []
+
+    def model(body: dict[str, Any]) -> Reply:
+        prompt = body["messages"][0]["content"]
+        if prompt.startswith("A record of steps"):
+            asked = re.search("^Question: (.*)$", prompt, re.MULTILINE)[1]  # type: ignore[index]
+            shown.append(asked)
+            if asked in broken and "classes of facts, what" in prompt:
+                return failure(400, "no room today")
+            fault = "yes" if "headings, the goal" in prompt else "no"
+            said = {"non_inducible": "no", "granularity": fault, "other": "no", "confidence": "high"}
+            return completion(json.dumps(said | {"reason": "r", "label": "unfit" if fault == "yes" else "fit"}))
+        if is_check(body) or "# Question" in prompt:
+            return completion("Nowhere Inn")
+        good = re.search("^Question: (.*)$", prompt, re.MULTILINE)[1] in right  # type: ignore[index]
+        if prompt.startswith("A question has"):
+            gold = prompt.partition("Right answers:\n")[2].partition("\nCandidates:")[0].splitlines()
+            return completion(json.dumps({"reason": "r", "label": min(1, len(gold)) if good and len(gold) == 1 else 0}))
+        return completion(json.dumps({"reason": "r", "label": "correct" if good else "wrong"}))
+
+    single = {one.question for one in every if len(one.answers) == 1}
+    with serve(model) as server:
+        models = ["answer.kind=llm", "answer.model=tiny", "judge.model=tiny", f"base_url={server.url}", "judge.attempts=1"]
+        overrides = [*models, f"data={came_data}", f"out={tmp_path / 'out'}", "system=stitch", "labeller=oracle"]
+        composed_config = composed("came", [*overrides, "limit=12", "resamples=20", "judge.probes=false"], Came.config_dir)
+        assert came._run(composed_config) == 1, "a verdict failed"
+        asked_once = len(server.requests)
+        broken.clear()
+        assert came._run(composed_config) == 0 and len(server.requests) - asked_once < 10, "only what failed is asked again"
+    found = json.loads((tmp_path / "out" / "failure_modes.json").read_text())
+    assert set(shown) == {one.question for one in every} - (right & single)
+    kinds = Counter(case["type"] for case in found["cases"])
+    assert kinds["scope"] == kinds["event"] == len(set(shown)) > kinds["entity"] > 0 and found["errors"] == 0
+    assert {case["type"] for case in found["cases"] if case["modes"]} == {"scope"}
+    share = round(100 * kinds["scope"] / kinds.total(), 1)
+    assert found["percent"] == {"non_inducible": 0.0, "granularity": share, "other": 0.0}
+    out = capsys.readouterr().out
+    assert "(1 verdicts failed)" in out and f"granularity {share}% (paper 71.8%)" in out
 
 
 def copied(came_data: Path, tmp_path: Path) -> Path:
