@@ -141,7 +141,7 @@ def test_labels_of_failed_questions_are_judged_by_the_question_alone(
     """Every third question is answered rightly; of the others scopes are said to be too broad, and one verdict fails."""
     monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
     monkeypatch.setattr("papers.stitch.came.__main__.make_embedder", lambda settings: WordEmbedder())
-    data = read_data(config(came_data, tmp_path, "limit=12"))
+    data = read_data(config(came_data, tmp_path, "limit=20"))
     every = [data.questions[one.key] for one in data.asked]
     right = {one.question for one in every[::3]}
     broken = {next(one.question for one in every if one.question not in right)}
@@ -169,7 +169,7 @@ def test_labels_of_failed_questions_are_judged_by_the_question_alone(
     with serve(model) as server:
         models = ["answer.kind=llm", "answer.model=tiny", "judge.model=tiny", f"base_url={server.url}", "judge.attempts=1"]
         overrides = [*models, f"data={came_data}", f"out={tmp_path / 'out'}", "system=stitch", "labeller=oracle"]
-        composed_config = composed("came", [*overrides, "limit=12", "resamples=20", "judge.probes=false"], Came.config_dir)
+        composed_config = composed("came", [*overrides, "limit=20", "resamples=20", "judge.probes=false"], Came.config_dir)
         assert came._run(composed_config) == 1, "a verdict failed"
         asked_once = len(server.requests)
         broken.clear()
