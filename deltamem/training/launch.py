@@ -117,14 +117,15 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
         metrics = _recovered_metrics(settings, attempt - 1, last)
         start, total = step_of(last) if last else 0, _total_steps(config)
-        if last and start >= total:
+        validates = last is None or _validation_lost(config, start, total)
+        if last and start >= total and not validates:
             return
         log = settings.out / "logs" / f"grpo_{attempt}.log"
         log.parent.mkdir(exist_ok=True)
         console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
         env = environment(settings, log.with_suffix(".jsonl"))
         write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
-        write_yaml(settings.out / "grpo" / "config.yaml", _for_verl(config, last, env))
+        write_yaml(settings.out / "grpo" / "config.yaml", _for_verl(config, last, env, validates))
         code, gate = _train(config, settings, GrpoProgress(console, total, start), metrics, log, env, lock)
         if code == NOT_FINISHED and gate is not None:
             raise TrainingFailedError(f"GRPO was stopped at a gate, with what it has learned saved: {gate}")
@@ -167,15 +168,22 @@ def _recovered_metrics(settings: TrainSettings, attempt: int, last: Path | None)
     return metrics
 
 
-def _for_verl(config: DictConfig, last: Path | None, env: Mapping[str, str]) -> DictConfig:
-    """The configuration of the child, which goes on from a checkpoint."""
+def _validation_lost(config: DictConfig, step: int, total: int) -> bool:
+    """Whether a step was saved whose validation was due, but ended with the process."""
+    every = config.trainer.test_freq
+    due = every > 0 and (step % every == 0 or step >= total)
+    return due and step not in heldout_rewards(Path(config.deltamem.out))
+
+
+def _for_verl(config: DictConfig, last: Path | None, env: Mapping[str, str], validates: bool) -> DictConfig:
+    """The configuration of the child, which goes on from a checkpoint; whether it `validates` before its first step."""
     config = config.copy()
     with open_dict(config):
         # Named explicitly: verl's own note of the last step may be cut off.
         config.trainer.resume_mode = "resume_path" if last else "disable"
         config.trainer.resume_from_path = str(last) if last else None
         if last:
-            config.trainer.val_before_train = False
+            config.trainer.val_before_train = validates
         # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
         config.deltamem.keep_checkpoints = config.trainer.max_actor_ckpt_to_keep
         config.trainer.max_actor_ckpt_to_keep = None

@@ -218,11 +218,17 @@ class MetricsFile:
             file.writelines(json.dumps(record) + "\n" for record in kept)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append a step, unless it is there: the validation before training comes again after a resume."""
+        """Append a step. Of one that is there only new figures count: of a validation that a killed process had lost."""
         if record["step"] not in self._steps:
             self._steps.add(record["step"])
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
+            return
+        lines = read_metrics(self._path)
+        merged = [{**record, **line} if line["step"] == record["step"] else line for line in lines]
+        if merged != lines:
+            with atomic_writer(self._path) as file:
+                file.writelines(json.dumps(line) + "\n" for line in merged)
 
 
 class Tail:

@@ -45,6 +45,7 @@ def trainer(folder: Path, when: str, **values: Any) -> Iterator[Any]:
             self.phases: list[str] = []
             self.config, self.trainer_mode, self.parameter_sync_step = config, "sync", 1
             self.global_steps, self.total_training_steps, self.steps_per_epoch = 0, 4, 4
+            self.train_dataloader = SimpleNamespace(state_dict=dict)
             self.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[])
             self.use_reference_policy, self.use_critic = False, False
             self.checkpoint_manager = SimpleNamespace(
@@ -96,8 +97,9 @@ def trainer(folder: Path, when: str, **values: Any) -> Iterator[Any]:
     request.parent.mkdir(parents=True, exist_ok=True)
     request.unlink(missing_ok=True)
     loop = Loop()
-    figures = patch("deltamem.training.replay_buffer.batch_metrics", lambda *_: {})
-    with on_request(request.touch), patch.object(ReplayBuffer, "sample", sample), patch("transfer_queue.kv_clear"), figures:
+    none = {"batch_metrics": lambda *_: {}, "_check_alive": lambda _: None}
+    without = patch.multiple("deltamem.training.replay_buffer", **none)
+    with on_request(request.touch), patch.object(ReplayBuffer, "sample", sample), patch("transfer_queue.kv_clear"), without:
         yield loop
 
 
@@ -125,15 +127,22 @@ def trainer(folder: Path, when: str, **values: Any) -> Iterator[Any]:
 def test_a_request_is_heard_in_every_phase_of_a_step(tmp_path: Path, when: str, last: str, saved: list[int]) -> None:
     with trainer(tmp_path, when) as loop:
         if when == "update 4":
-            loop.fit(None)
+            loop.fit(SimpleNamespace(agent_loop_workers=[]))
         else:
             with pytest.raises(StoppedError, match="what was learned is saved"):
-                loop.fit(None)
+                loop.fit(SimpleNamespace(agent_loop_workers=[]))
     assert loop.phases[-1] == last
     assert [int(phase.removeprefix("save ")) for phase in loop.phases if phase.startswith("save")] == saved
     folder = Path(loop.config.trainer.default_local_dir)
     whole = latest_complete(folder) if folder.exists() else None
     assert (0 if whole is None else step_of(whole)) == (saved or [0])[-1]
+
+
+def test_a_process_that_only_makes_up_for_the_last_validation_takes_no_step(tmp_path: Path) -> None:
+    with trainer(tmp_path, "never") as loop:
+        loop.global_steps = 4  # as loaded from the checkpoint
+        loop.fit(SimpleNamespace(agent_loop_workers=[]))
+    assert loop.phases == ["val 4"]
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGUSR1", NOT_FINISHED), ("SIGTERM", 143)])

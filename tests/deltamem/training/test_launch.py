@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checkpoint_cases import write_checkpoint
 from lazy import names
 from omegaconf import OmegaConf
 from preflight_cases import changed, placed
@@ -23,6 +24,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, run_stages
 from deltamem.training import launch
 from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo, summary
+from deltamem.training.metrics import read_metrics
 
 check_failures = names("deltamem.training.replay_buffer", "check_failures")
 reason = names("deltamem.training.trainer_process", "reason")
@@ -196,7 +198,7 @@ def test_a_sign_of_an_earlier_start_does_not_count(launched: Launched, tmp_path:
 )
 def test_metrics_and_alarms_need_no_logger_of_the_users(given: Any, used: list[str]) -> None:
     config, _ = changed({"trainer.logger": given})
-    assert list(launch._for_verl(config, None, {}).trainer.logger) == used
+    assert list(launch._for_verl(config, None, {}, True).trainer.logger) == used
 
 
 def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:
@@ -207,7 +209,8 @@ def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: L
 _REPORTS = """
 import json
 def report(step, **figures):
-    with (folder / "logs" / "grpo_1.jsonl").open("a") as file:
+    attempt = len(list((folder / "logs").glob("grpo_*.log")))
+    with (folder / "logs" / f"grpo_{attempt}.jsonl").open("a") as file:
         print(json.dumps({"step": step, "data": figures}), file=file)
 (folder / "grpo" / "pulse").touch()
 """
@@ -222,6 +225,17 @@ def test_a_gate_asks_the_trainer_to_stop_and_is_a_failure(launched: Launched) ->
     cut = "report(0, **{'val-aux/deltamem/count/violations/token_limit/mean@1': 0.6})"
     with pytest.raises(TrainingFailedError, match=r"stopped at a gate, with .* saved: step 0: a token limit ended 60% of"):
         launched(f"{_REPORTS}{cut}{_STOPS}")
+
+
+def test_a_validation_that_a_killed_process_lost_is_made_up_for(launched: Launched, tmp_path: Path) -> None:
+    launched(_REPORTS)
+    # Killed between the checkpoint of the last step and its validation.
+    write_checkpoint(tmp_path / "grpo" / "checkpoints", 1)
+    launched(f"{_REPORTS}report(1, **{{'val-core/deltamem/reward/mean@1': 0.25}})")
+    assert OmegaConf.load(tmp_path / "grpo" / "config.yaml").trainer.val_before_train is True
+    [line] = read_metrics(tmp_path / "metrics.jsonl")
+    assert line == {"step": 1, "train/reward": 0.5, "heldout/reward": 0.25}
+    launched("sys.exit(1)")  # is not started again
 
 
 def test_a_gate_that_is_met_at_the_end_throws_nothing_away(launched: Launched) -> None:

@@ -121,15 +121,14 @@ def test_metrics_are_not_repeated_after_a_resume(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, from_step=None)
     for step in range(6):
-        first.add({"step": step})
+        first.add({"step": step, "value": 1})
     second = MetricsFile(path, from_step=3)  # steps 4 and 5 were lost with the process
     for step in (3, 4, 5):
-        second.add({"step": step, "again": True})
-    assert [(entry["step"], "again" in entry) for entry in read_metrics(path)] == [
-        *((step, False) for step in range(4)),
-        (4, True),
-        (5, True),
-    ]
+        second.add({"step": step, "value": 2})
+    second.add({"step": 3, "value": 3, "new": 4})
+    entries = read_metrics(path)
+    assert [(entry["step"], entry["value"]) for entry in entries] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+    assert [entry.get("new") for entry in entries] == [None, None, None, 4, None, None]
     assert read_metrics(tmp_path / "none") == []
 
 
