@@ -140,7 +140,7 @@ def main(
     tau: Annotated[float, typer.Option(help="Least cosine similarity of a pair.")] = DEFAULT_OPTIONS.tau,
     lexical_fidelity: Annotated[bool, typer.Option(help="Score pairs by keywords, else by similarity.")] = True,
     paper_literal: Annotated[
-        bool, typer.Option("--paper-literal", help="Untouched memories can be matched; agreed updates are not counted.")
+        bool, typer.Option("--paper-literal", help="Equations 2 to 8 of the paper and nothing else (docs/rewards.md).")
     ] = False,
     stale_weight: Annotated[
         float, typer.Option(help="Weight of due memories that earn nothing in the precision; 1 is the paper.")
@@ -183,7 +183,7 @@ def main(
         options,
     )
     format_part = format_score(read.trajectory) if read.has_turns else None
-    retrieval_part = retrieval_score(read.trajectory, read.target) if read.has_retrieval else None
+    retrieval_part = retrieval_score(read.trajectory, read.target, options) if read.has_retrieval else None
     total = None
     if format_part is not None and retrieval_part is not None:
         total = DEFAULT_OPTIONS.combine(format_part, retrieval_part, transition.reward)

@@ -147,7 +147,7 @@ class TransitionScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardOptions:
-    """How episodes are scored; the defaults are the paper's reward with our two deviations (docs/rewards.md).
+    """How episodes are scored; the defaults are ``configs/reward/repaired.yaml`` (docs/rewards.md).
 
     Raises:
         DeltaMemError: If the weights do not add up to 1, ``tau`` is not in [0, 1], ``stale_weight`` is below 1,
@@ -166,8 +166,8 @@ class RewardOptions:
     lexical_fidelity: bool = True
     """Score a pair by the share of the target's keywords in the predicted text; else by similarity."""
     paper_literal: bool = False
-    """Follow the paper where this project departs from it: untouched memories can be matched, agreed updates are not
-    counted."""
+    """Equations 2 to 8 and nothing else: untouched memories can be matched, agreed updates are not counted, states that did
+    not change are no case of their own, and a search must return the memories of target UPDATEs alone."""
     stale_weight: float = 1.0
     """How many times a memory that is due an UPDATE and earns nothing (left alone, or rewritten by a text that is worth
     nothing) counts in the precision denominator; 1 is the paper. With weight w, an ADD in place of a single due UPDATE earns
@@ -225,18 +225,19 @@ def transition_score(
         options: Tau, keywords, deviations; the weights do not matter here.
 
     Returns:
-        The score; without pairs where nothing changed, only one of the states changed, or the outputs could not be read.
+        The score; without pairs where the outputs could not be read and, unless ``paper_literal``, where nothing or only
+        one of the states changed.
 
     Raises:
         DeltaMemError: If a target operation is not valid for the state.
     """
     states = state_diff(prior, predicted if predicted is not None else (), target)
-    if predicted is None or states.predicted_changed != states.target_changed:
+    if predicted is None:
         return _without_pairs(states, 0.0)
-    if not states.predicted_changed:
-        return _without_pairs(states, 1.0)
+    if not options.paper_literal and not (states.predicted_changed and states.target_changed):
+        return _without_pairs(states, float(states.predicted_changed == states.target_changed))
 
-    # Overwriting a random memory or doing nothing must not earn credit.
+    # Overwriting a random memory must not earn credit, nor, which the paper leaves open, doing nothing.
     unmatchable = (
         {EntryOrigin.UNEXPECTED_UPDATE} if options.paper_literal else {EntryOrigin.UNEXPECTED_UPDATE, EntryOrigin.STALE}
     )
@@ -250,7 +251,7 @@ def transition_score(
     missed = sum(entry.origin in _DUE and entry.id not in kept_up for entry in states.predicted)
     in_predicted = len(states.predicted) + len(agreed)
     in_target = len(states.target) + len(agreed)
-    # Only the paper's own reading leaves nothing to divide by: equal states without agreed updates then earn nothing.
+    # Only the paper's own reading leaves nothing to divide by. Its epsilon then makes the quotient 0, in equal states too.
     precision = credit / (in_predicted + (options.stale_weight - 1.0) * missed) if in_predicted else 0.0
     recall = credit / in_target if in_target else 0.0
     return TransitionScore(
@@ -352,17 +353,25 @@ def format_score(trajectory: Trajectory) -> float:
     return float(trajectory.operations is not None and not trajectory.violations)
 
 
-def needed_ids(target: Sequence[Operation]) -> frozenset[str]:
+def needed_ids(target: Sequence[Operation], options: RewardOptions = DEFAULT_OPTIONS) -> frozenset[str]:
     """Ids of the prior memories that the target rewrites or repeats.
 
-    The paper says "update and add"; an ADD has no prior memory, so this is read as UPDATE and NONE.
+    The paper asks for the existing memories of "update and add" (section 3.3.4). An ADD has none, so with ``paper_literal``
+    they are those of UPDATEs; else those of NONEs too, since the wire format makes a NONE name a memory.
     """
-    return frozenset(op.target_memory_id for op in target if op.target_memory_id is not None)
+    repeated = () if options.paper_literal else (Event.NONE,)
+    return frozenset(
+        op.target_memory_id
+        for op in target
+        if op.target_memory_id is not None and op.event in (Event.UPDATE, *repeated)
+    )
 
 
-def retrieval_score(trajectory: Trajectory, target: Sequence[Operation]) -> float:
+def retrieval_score(
+    trajectory: Trajectory, target: Sequence[Operation], options: RewardOptions = DEFAULT_OPTIONS
+) -> float:
     """Return 1 if some search returned each needed memory (or none is needed), else 0."""
-    return float(needed_ids(target) <= trajectory.seen_ids)
+    return float(needed_ids(target, options) <= trajectory.seen_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,5 +399,5 @@ def score(
     transition = transition_score(labelled.prior_state, predicted, labelled.operations, embed, options)
     if trajectory.failure is not None:
         return TotalScore(0.0, 0.0, 0.0, transition)
-    format, retrieval = format_score(trajectory), retrieval_score(trajectory, labelled.operations)
+    format, retrieval = format_score(trajectory), retrieval_score(trajectory, labelled.operations, options)
     return TotalScore(options.combine(format, retrieval, transition.reward), format, retrieval, transition)

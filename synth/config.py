@@ -82,7 +82,18 @@ class EventLimits(StrictModel):
     memory: bool = False
 
 
-class Quotas(StrictModel):
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
+
+
+class Lateness(StrictModel):
+    """The share of sessions that come some days after their event, and how many days: fewer where the next event is near."""
+
+    late: Share
+    days_after: Range
+
+
+class Quotas(Lateness):
     """Changes by quota, as the paper plans them (``configs/shape/paper.yaml``); numbers are for 25 events and are scaled."""
 
     kind: Literal["quotas"]
@@ -93,19 +104,13 @@ class Quotas(StrictModel):
     reused: Range
 
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Weight = Annotated[float, Field(ge=0)]
-
-
-class Demands(StrictModel):
+class Demands(Lateness):
     """Changes that must be told apart from news, among similar memories (``configs/shape/demanding.yaml``)."""
 
     kind: Literal["demanding"]
     updates: Share
     repeats: Share
     idle: Share
-    late: Share
-    days_after: Range
     changes: Range
     rivals: int = Field(ge=0, le=3)
     families: Share
@@ -162,12 +167,6 @@ class Shape(StrictModel):
     past_events: int = Field(ge=0)
     filling: Range
     dialogue: DialogueLimits
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if isinstance(self.plan, Demands) and self.plan.days_after.max >= self.days_between.min:
-            raise ValueError("plan.days_after must end before the next event, so be less than days_between")
-        return self
 
 
 Source = Literal["generated", "file", "personahub"]

@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
-from synth.config import Demands, ProfileLimits, Quotas, Range, Shape
+from synth.config import Demands, Lateness, ProfileLimits, Quotas, Range, Shape
 from synth.pools import pools
 from synth.records import (
     Career,
@@ -370,6 +370,7 @@ def plan_events(
             life_goal=index in goals,
             changes=changes[index],
             reused=reused[index],
+            days_after=_days_after(rng, plan, windows, index),
         )
         for index in range(count)
     )
@@ -401,11 +402,19 @@ def _demanding(rng: random.Random, plan: Demands, count: int, windows: Sequence[
             life_goal=False,
             changes=changes.get(index, ()),
             reused=0,
-            days_after=rng.randint(plan.days_after.min, plan.days_after.max) if rng.random() < plan.late else 0,
+            days_after=_days_after(rng, plan, windows, index),
             idle=index in idle,
         )
         for index, (first, last) in enumerate(windows)
     )
+
+
+def _days_after(rng: random.Random, plan: Lateness, windows: Sequence[tuple[date, date]], index: int) -> int:
+    """Days from an event to the session about it, which comes before the next event."""
+    if rng.random() >= plan.late:
+        return 0
+    days = rng.randint(plan.days_after.min, plan.days_after.max)
+    return days if index + 1 == len(windows) else min(days, (windows[index + 1][0] - windows[index][1]).days - 1)
 
 
 def _windows(rng: random.Random, shape: Shape, start: datetime, count: int) -> list[tuple[date, date]]:

@@ -43,11 +43,12 @@ def folder_of_package(name: str) -> str:
 
 
 class NameSettings(StrictModel):
-    """Parts of the name of a run: which experiment, algorithm, ablation and variant."""
+    """Parts of the name of a run: experiment, algorithm, ablation, recipe (the paper's or what is recommended), variant."""
 
     experiment: str
     algorithm: str
     ablation: str
+    recipe: str
     variant: str
 
 

@@ -90,7 +90,7 @@ def oracle(
     if predicted is None:
         return [(0.0, 0.0, 0.0, len(dp), len(dt))]
     changed = predicted_state != prior, target_state != prior
-    if changed != (True, True):
+    if not paper_literal and changed != (True, True):
         value = 1.0 if changed == (False, False) else 0.0
         return [(value, value, value, len(dp), len(dt))]
 

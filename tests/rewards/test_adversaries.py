@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 from adversaries import ADVERSARIES, SLOPPY, kept_values, wrong_targets
 from episode_texts import WordEmbedder
 from omegaconf import OmegaConf
@@ -80,8 +81,9 @@ def means(options: RewardOptions) -> dict[str, float]:
 
 
 def configured(name: str) -> RewardOptions:
-    """Options of a file in configs/reward over those of the paper, as Hydra puts them together."""
-    found = OmegaConf.merge(*(OmegaConf.load(CONFIGS / "reward" / f"{one}.yaml") for one in ("paper", name)))
+    """Options of a file in configs/reward over those that it begins with, as Hydra puts them together."""
+    below = {"paper": (), "repaired": ("paper",), "demanding": ("paper", "repaired")}[name]
+    found = OmegaConf.merge(*(OmegaConf.load(CONFIGS / "reward" / f"{one}.yaml") for one in (*below, name)))
     return RewardOptions(**{str(key): value for key, value in found.items() if key not in ("_target_", "defaults")})
 
 
@@ -93,13 +95,23 @@ def test_no_cheat_pays_under_the_demanding_reward():
     assert found["gold"] == 1.0 > max(found[name] for name in flawed)
 
 
-def test_the_papers_reward_pays_cheats():
+def test_the_repaired_reward_pays_cheats():
     """Why there is another one; docs/rewards.md has the figures of real data."""
-    assert configured("paper") == RewardOptions()
-    found = means(configured("paper"))
+    assert configured("repaired") == RewardOptions()
+    found = means(configured("repaired"))
     assert found["touch"] > found["gold_without_updates"]
     assert found["restore"] > 0.3 > 0.05 > means(configured("demanding"))["restore"]
     assert found["append"] == found["hedge"] == found["rotated"] == found["gold"] == 1.0
+
+
+def test_the_papers_letter_pays_for_doing_nothing_and_not_for_perfect_updates():
+    """Why there is a repaired one."""
+    letter, repaired = configured("paper"), configured("repaired")
+    assert letter == replace(repaired, paper_literal=True)
+    found = means(letter)
+    assert found["gold"] == pytest.approx(1 / 3) and found["gold_as_add"] > 0.4, "equal states leave nothing to divide"
+    assert found["do_nothing"] > 0.2, "memories left alone stand for what they should have become"
+    assert means(repaired)["do_nothing"] == 1 / 3, "the session in which nothing is due"
 
 
 def test_shares_of_wrong_targets_hold_each_other_and_spare_memories_that_are_due():

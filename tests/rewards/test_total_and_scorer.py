@@ -60,6 +60,9 @@ def test_retrieval_needs_every_updated_and_repeated_memory():
     assert retrieval_score(trajectory(retrieved_ids=(("m1", "m3"),)), TARGET) == 0.0
     assert retrieval_score(trajectory(retrieved_ids=(("m2",),)), TARGET) == 0.0
     assert retrieval_score(trajectory(), [add("Anna paints.")]) == 1.0
+    letter = RewardOptions(paper_literal=True)  # "in operation update and add": only the memory of the UPDATE exists
+    assert retrieval_score(trajectory(retrieved_ids=(("m1", "m3"),)), TARGET, letter) == 1.0
+    assert retrieval_score(trajectory(retrieved_ids=(("m2",),)), TARGET, letter) == 0.0
 
 
 def test_the_parts_are_weighted():

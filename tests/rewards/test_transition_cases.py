@@ -55,6 +55,26 @@ def test_stale_entries_cannot_be_matched_unless_paper_literal():
     assert scored([add("Anna paints.")], target, embed, stale_weight=3.0).precision == 0.25
 
 
+@pytest.mark.parametrize(
+    ("predicted", "target", "reward"),
+    [
+        ([], [update("m1", "Anna lives in Bergen.", "Anna", "Bergen", "Norway")], 1 / 3),
+        ([], [update("m1", "Anna lives in Bergen.", "Anna", "Bergen", "Norway"), add("Anna paints.", "paints")], 2 / 9),
+        ([update("m3", "Junk."), add("Anna swims.")], [], 2 * 0.5 / 1.5),  # the target's text without keywords: similarity 1
+        ([add("Anna paints.")], [], 0.0),
+        ([], [add("Anna paints.", "paints")], 0.0),
+        ([], [], 0.0),
+    ],
+)
+def test_to_the_letter_of_the_paper_a_state_that_did_not_change_is_no_case_of_its_own(predicted, target, reward):
+    embed = PlaneEmbedder(
+        fixed={"Anna lives in Oslo.": unit(0), "Anna lives in Bergen.": unit(10), "Anna paints.": unit(90)}
+        | {"Anna swims.": (0, 0, 1), "Junk.": (0, 0, -1)}
+    )
+    assert scored(predicted, target, embed, paper_literal=True).reward == pytest.approx(reward)
+    assert scored(predicted, target, embed).reward == (0.0 if predicted or target else 1.0)
+
+
 def test_an_update_that_says_nothing_new_is_worth_what_it_keeps_or_nothing():
     embed = PlaneEmbedder(fixed={"Anna lives in Oslo now.": unit(10), "Anna lives in Bergen.": unit(0)})
     target = [update("m1", "Anna lives in Bergen.", "Anna", "lives in", "Bergen")]

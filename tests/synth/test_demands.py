@@ -197,7 +197,6 @@ def test_asides_leave_the_session_and_whole_memories_alone():
         ({"plan.operators": {FactChange.NEW: 1.0}}, "cannot be drawn"),
         ({"plan.signals": {"explicit": 1.0}}, "explicit and value"),
         ({"plan.provenances": {"hearsay": 1.0}}, "said must have"),
-        ({"plan.days_after": span(1, 5)}, "before the next event"),
     ],
 )
 def test_shares_that_contradict_one_another_are_refused(changes, message):

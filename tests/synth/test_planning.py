@@ -96,6 +96,19 @@ def test_a_plan_by_quota_keeps_every_quota(seed, count, days):
     assert all(slot.reused in quotas.reused for slot in slots)
 
 
+@given(seed=st.integers(0, 10**6), between=st.sampled_from([span(1, 60), span(5, 60), span(15, 60)]))
+@settings(max_examples=30, deadline=None)
+def test_sessions_come_days_after_their_event_and_before_the_next(seed, between):
+    sizes = edit(PAPER, {"days_between": between})
+    slots = plan(sizes, seed, 25, FEWEST)
+    assert_windows(sizes, slots, START)
+    for slot, after in pairwise(slots):
+        assert slot.not_after + timedelta(days=slot.days_after) < after.not_before
+    days = [slot.days_after for slot in slots]
+    assert 0 < sum(map(bool, days)) < 25 and all(day <= sizes.plan.days_after.max for day in days)
+    assert max(days) > 4 or between.min < 15, "a week, as in the paper's figure 6, where there is room"
+
+
 @given(seed=st.integers(0, 10**6), initial=st.integers(0, 2), limit=st.sampled_from([1, 2, None]))
 @settings(max_examples=30, deadline=None)
 def test_few_initial_facts_leave_every_update_a_fact_or_there_is_no_plan(seed, initial, limit):

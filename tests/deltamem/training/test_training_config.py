@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,28 @@ def test_experiments(experiment: str) -> None:
         assert model.rollout.max_model_len == config.data.max_prompt_length + config.data.max_response_length
         # All steps of the paper's 6,750 sessions end in a checkpoint.
         assert 6750 // 64 % config.trainer.save_freq == 0
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_first_step_trains(experiment: str) -> None:
+    """verl's schedules begin at 0 where there is a warm-up, unless told otherwise: a step whose rollouts are for nothing."""
+    import torch
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    config = whole(f"+experiment={experiment}")
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=(rate := config.actor_rollout_ref.actor.optim.lr))
+    settings = omega_conf_to_dataclass(config.actor_rollout_ref.actor.optim)
+    settings.total_training_steps = 105
+    schedule = FSDPEngine._build_lr_scheduler(SimpleNamespace(rank=1, optimizer_config=settings), optimiser)
+    rates = []
+    for _ in range(10):
+        rates += schedule.get_last_lr()
+        optimiser.step()
+        schedule.step()
+    assert 0.1 * rate < rates[0] <= max(rates) <= rate
+    if experiment in ("qwen4b", "qwen8b"):
+        assert set(rates) == {1e-6}, "the one rate of table 5"
 
 
 @pytest.mark.parametrize(("group", "name"), CHANGES)
