@@ -49,7 +49,7 @@ def main(config: DictConfig) -> int:
     if "reward_model" not in config.reward:
         raise DeltaMemError(
             "reward=... took the place of verl's own group of that name; choose the reward of the memory with "
-            "reward@deltamem.reward=demanding, or +variant=demanding"
+            "reward@deltamem.reward=repaired|demanding, or +variant=recommended|demanding"
         )
     # Ray workers run in folders of their own: paths must be absolute before they are spread over the configuration.
     config.deltamem.out = str(settings.out.absolute())

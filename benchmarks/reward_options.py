@@ -38,8 +38,8 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of wrong targets between which the break-even is interpolated."""
 TOLERANCE = 1e-9
 
-PAPER = RewardOptions()
-STRICT = replace(PAPER, match_overwritten=False, match_other_targets=False, weigh_new_keywords=True)
+REPAIRED = RewardOptions()
+STRICT = replace(REPAIRED, match_overwritten=False, match_other_targets=False, weigh_new_keywords=True)
 
 
 def settings() -> dict[str, RewardOptions]:
@@ -49,19 +49,19 @@ def settings() -> dict[str, RewardOptions]:
     weighed, x the weight of outdated values.
     """
     found = {
-        f"w{weight}{' o' if match else ''}": replace(PAPER, stale_weight=float(weight), match_overwritten=match)
+        f"w{weight}{' o' if match else ''}": replace(REPAIRED, stale_weight=float(weight), match_overwritten=match)
         for match, weight in product((True, False), (1, 2, 3))
     }
-    found["w3 t"] = replace(PAPER, stale_weight=3.0, match_overwritten=False, match_other_targets=False)
+    found["w3 t"] = replace(REPAIRED, stale_weight=3.0, match_overwritten=False, match_other_targets=False)
     found |= {f"w{weight} t n": replace(STRICT, stale_weight=float(weight)) for weight in (1, 2, 3)}
     found |= {
         f"w{weight} t n x{wrong}": replace(STRICT, stale_weight=float(weight), outdated_weight=float(wrong))
         for weight, wrong in ((1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (3, 2))
     }
-    found["w1 o, similarity"] = replace(PAPER, lexical_fidelity=False)
-    found["w1 o, literal"] = replace(PAPER, paper_literal=True)
-    found["w1 o, tau .6"] = replace(PAPER, tau=0.6)
-    found["w1 o, tau .9"] = replace(PAPER, tau=0.9)
+    found["w1 o, similarity"] = replace(REPAIRED, lexical_fidelity=False)
+    found["w1 o, literal"] = replace(REPAIRED, paper_literal=True)
+    found["w1 o, tau .6"] = replace(REPAIRED, tau=0.6)
+    found["w1 o, tau .9"] = replace(REPAIRED, tau=0.9)
     return found
 
 

@@ -392,7 +392,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     """Lay the summary out for the terminal."""
     options = summary["provenance"]["transition_options"]
     changed = [f"{name}={value}" for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)]
-    reward = f"reward with {', '.join(changed)}" if changed else "the paper's reward"
+    reward = f"reward with {', '.join(changed)}" if changed else "the repaired reward"
     spent = f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s"
     title = f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people"
     table = _interval_table("estimate", title, f"{reward}; {spent}")

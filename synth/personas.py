@@ -108,7 +108,7 @@ def _from_personahub(settings: PersonaSettings, count: int, seed: int) -> list[s
         raise DeltaMemError(
             f"{source}: {type(error).__name__}, the personas cannot be loaded; where there is network, fetch them with: "
             f"hf download {PERSONAHUB} persona.jsonl --repo-type dataset --local-dir DIR; then name "
-            "personas.path=DIR/persona.jsonl"
+            "personas.path=DIR/persona.jsonl. Seeds of our own, which are not the paper's: personas.source=generated"
         ) from error
     column = _column(dict.fromkeys(rows.column_names, ""), settings.column)
     if column is None:

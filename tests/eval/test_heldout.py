@@ -253,7 +253,7 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     assert summary["provenance"]["config"]["endpoint"]["model"] == "tiny"
     assert len((out / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()) == 5
     printed = capsys.readouterr()
-    assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out and "the paper's reward; " in printed.out
+    assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out and "the repaired reward; " in printed.out
     assert summary["probes"]["do_nothing"]["parts"]["reward"]["estimate"] == pytest.approx(0.1)
     assert "Beside shallow policies" in printed.out and "earns 0.100, no more than" in printed.err
 

@@ -61,19 +61,25 @@ def whole(*overrides: str) -> DictConfig:
     return resolved(composed(*overrides))
 
 
+def leaves(config: DictConfig) -> Iterator[tuple[str, str]]:
+    """All values of a configuration, as text, under their dotted names."""
+
+    def below(value: Any, path: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from below(inner, f"{path}.{key}" if path else str(key))
+        else:
+            yield path, str(value)
+
+    return below(OmegaConf.to_container(config), "")
+
+
 @cache
 def _to_place(*overrides: str) -> tuple[bytes, dict[str, str]]:
     """A configuration, pickled because copies take long, and its values that name /PLACE."""
 
-    def leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield from leaves(inner, f"{path}.{key}" if path else str(key))
-        elif "/PLACE" in str(value):
-            yield path, str(value)
-
     config = whole(*overrides)
-    return pickle.dumps(config), dict(leaves(OmegaConf.to_container(config), ""))
+    return pickle.dumps(config), {key: value for key, value in leaves(config) if "/PLACE" in value}
 
 
 def placed(folder: Path, *overrides: str, values: Mapping[str, Any] = {}) -> tuple[DictConfig, TrainSettings]:

@@ -57,7 +57,7 @@ def command(
     ("arguments", "sentence"),
     [
         (["actor_rollout_ref.rollout.typo=3"], "unknown config key 'actor_rollout_ref.rollout.typo'"),
-        (["reward=demanding"], "choose the reward of the memory with reward@deltamem.reward=demanding"),
+        (["reward=demanding"], "choose the reward of the memory with reward@deltamem.reward=repaired"),
     ],
 )
 def test_bad_input_is_one_sentence_at_once(command, tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, composed, placed, read_once, resolved, whole
+from preflight_cases import CONFIGS, composed, leaves, placed, read_once, resolved, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -188,14 +189,38 @@ def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:
     assert often["grpo"] != never["grpo"], "a run that saved nothing must be made again for an export"
 
 
-def test_the_table_of_settings_is_true() -> None:
+def table(heading: str) -> list[list[str]]:
+    """The cells of a table of docs/training.md that begins with these headings."""
     page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
-    table = page.partition("| key (`qwen8b`) |")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
-    config = whole("+experiment=qwen8b")
+    lines = page.partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" |")] for line in lines]
+
+
+def test_the_table_of_settings_is_true() -> None:
+    config, rows = whole("+experiment=qwen8b"), table("| key (`qwen8b`) |")
     assert len(rows) > 30
-    for key, value in rows:
-        assert str(OmegaConf.select(config, key.strip("`"), throw_on_missing=True)) == value, key
+    for key, value, _ in rows:
+        assert str(OmegaConf.select(config, key, throw_on_missing=True)) == value, key
+
+
+def test_nothing_that_the_paper_names_differs_in_its_experiments() -> None:
+    rows = table("| the paper | where | key | value |")
+    named = [number for text, where, *_ in rows if where == "table 5" for number in re.findall(r"[\d.e-]*\d", text)]
+    assert list(map(float, named)) == [1e-6, 64, 8, 1.0, 0.2, 5], "all of table 5 but the one epoch"
+    for experiment, model in (("qwen8b", "Qwen/Qwen3-8B"), ("qwen4b", "Qwen/Qwen3-4B")):
+        config = whole(f"+experiment={experiment}")
+        for text, where, key, value in rows:
+            found = str(OmegaConf.select(config, key, throw_on_missing=False))
+            assert found == (model if key.endswith("model.path") else value), key
+            if where == "table 5" and (number := re.search(r"[\d.e-]*\d", text)):
+                assert float(found) == float(number[0]), key
+
+
+def test_what_is_recommended_and_nothing_else_differs_from_the_paper() -> None:
+    before, after = (dict(leaves(whole("+experiment=qwen8b", *more))) for more in ((), ("+variant=recommended",)))
+    changed = {key: [before[key], after[key]] for key in before if before[key] != after[key] and "_recommended" not in after[key]}
+    del changed["critic.loss_agg_mode"]  # which no critic reads
+    assert changed == {key: values for key, *values, _, _ in table("| key | `qwen8b` | `+variant=recommended` |")}
 
 
 def test_what_may_make_a_step_cheaper_is_accepted_by_verl() -> None:
