@@ -361,15 +361,11 @@ def needed_ids(target: Sequence[Operation], options: RewardOptions = DEFAULT_OPT
     """
     repeated = () if options.paper_literal else (Event.NONE,)
     return frozenset(
-        op.target_memory_id
-        for op in target
-        if op.target_memory_id is not None and op.event in (Event.UPDATE, *repeated)
+        op.target_memory_id for op in target if op.target_memory_id is not None and op.event in (Event.UPDATE, *repeated)
     )
 
 
-def retrieval_score(
-    trajectory: Trajectory, target: Sequence[Operation], options: RewardOptions = DEFAULT_OPTIONS
-) -> float:
+def retrieval_score(trajectory: Trajectory, target: Sequence[Operation], options: RewardOptions = DEFAULT_OPTIONS) -> float:
     """Return 1 if some search returned each needed memory (or none is needed), else 0."""
     return float(needed_ids(target, options) <= trajectory.seen_ids)
 
