@@ -20,12 +20,16 @@ from scripted_server import Reply, Served, completion, failure, serve
 
 vf = pytest.importorskip("verifiers.v1", reason="verifiers is not installed; `make verifiers` has an environment of its own")
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
+
+from deltamem.bank.base import SnapshotBank, merge_hits  # noqa: E402
 from deltamem.embedding import CachedEmbedder  # noqa: E402
 from deltamem.episode import EpisodeConfig, opening_messages  # noqa: E402
 from deltamem.errors import DeltaMemError  # noqa: E402
 from deltamem.llm import LLM  # noqa: E402
 from deltamem.policy import EndpointPolicy, run_episodes  # noqa: E402
-from deltamem.sessions import LabelledSession, to_json_line  # noqa: E402
+from deltamem.sessions import LabelledSession, from_json_line, to_json_line  # noqa: E402
 from integrations.verifiers import environment  # noqa: E402
 from integrations.verifiers.environment import PLUGIN, DeltaMemEnv, load_environment, scorer  # noqa: E402
 
@@ -72,9 +76,9 @@ def script(body: dict[str, Any]) -> Reply:
     return answers[kind]()
 
 
-def run(env: DeltaMemEnv, server: Served, **settings: Any) -> list[Any]:
+def run(env: DeltaMemEnv, server: Served, client: Any = None, **settings: Any) -> list[Any]:
     """An episode of each task."""
-    client = vf.EvalClientConfig(base_url=server.url, api_key_var="UNSET")
+    client = client or vf.EvalClientConfig(base_url=server.url, api_key_var="UNSET")
     context = vf.ModelContext(client=client, model="tiny", sampling=vf.SamplingConfig(**settings))
 
     async def all_of_them() -> list[Any]:
@@ -135,6 +139,51 @@ def test_a_server_that_takes_turns_apart_is_read_and_known_again(tmp_path: Path)
     assert len(trace.branches) == 1 and trace.num_turns == 2  # one sequence for a trainer
     assistant, tool = second["messages"][2:]
     assert assistant["reasoning_content"] == "What is known?" and assistant["tool_calls"][0]["id"] == tool["tool_call_id"]
+
+
+def bytes_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """A token for each byte, and for each mark of Qwen3's chat template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={byte: number for number, byte in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    marks = ("think", "tool_call", "tool_response")
+    made.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    made.add_tokens([AddedToken(f"<{end}{mark}>", normalized=False) for mark in marks for end in ("", "/")])
+    template = (Path(__file__).parents[3] / "tests" / "qwen3_template.jinja").read_text(encoding="utf-8")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", chat_template=template)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def test_a_trainer_gets_one_sequence_of_the_tokens_that_were_sampled(tmp_path: Path) -> None:
+    """verifiers' client for trainers, which speaks to vLLM in tokens and takes turns apart by the model's renderer."""
+    tokenizer = bytes_tokenizer(tmp_path)
+    env = one_session(tmp_path)
+    (item,) = (from_json_line(task.data.session) for task in env.taskset)
+    sampled: list[list[int]] = []
+
+    def engine(body: dict[str, Any]) -> Reply:
+        asked = search(*(operation.text for operation in item.operations))
+        text = outputs(*item.operations) if sampled else asked
+        sampled.append(tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False))
+        content = [{"logprob": -0.5, "token": f"token_id:{token}"} for token in sampled[-1]]
+        choice = {"index": 0, "token_ids": sampled[-1], "finish_reason": "stop", "logprobs": {"content": content}}
+        return Reply({"request_id": "r", "choices": [choice]})
+
+    with serve(engine) as server:
+        client = vf.TrainClientConfig(
+            base_url=server.url, api_key_var="UNSET", renderer={"name": "qwen3"}, renderer_model_name=str(tmp_path)
+        )
+        ((trace,),) = [episode.traces for episode in run(env, server, client)]
+    assert trace.info["trajectory"]["violations"] == [] and len(trace.branches) == 1
+    got = [[token for token, own in zip(one.token_ids, one.mask, strict=True) if own] for one in trace.nodes if one.sampled]
+    assert got == sampled and len(got) == 2
+    own = CachedEmbedder(WordEmbedder())
+    bank = SnapshotBank("a", item.prior_state, own.documents([memory.text for memory in item.prior_state.memories]))
+    found = merge_hits(bank.search(own.queries([operation.text for operation in item.operations]), CONFIG.k))
+    assert trace.info["trajectory"]["retrieved_ids"] == [[memory.id for memory in found]]
+    assert trace.metrics["transition"] == 1.0
 
 
 def test_services_that_refuse_tool_messages_are_sent_the_users(tmp_path: Path) -> None:
