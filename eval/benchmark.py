@@ -25,6 +25,7 @@ from deltamem.runs import RecordFile
 from eval.compare.layout import Table as PaperTable
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
+from eval.judge import OfficialPrompt
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.summary import Summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System
@@ -75,6 +76,7 @@ class JudgeSpec:
     labels: tuple[str, ...]
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     calibrated: bool = True
+    official: OfficialPrompt | None = None
 
 
 @dataclass(frozen=True)

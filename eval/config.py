@@ -145,6 +145,8 @@ class JudgeModel(ModelSettings):
     """The model that judges answers."""
 
     attempts: PositiveInt  # How often a judge is asked when its reply cannot be read
+    # A file instead of our prompt, or files by judge; see `eval.parts.given_prompts`
+    prompt: str | dict[str, str] | None
     probes: bool  # Whether its false accepts and false rejects are measured on the calibration items
     runs: PositiveInt  # Verdicts of each judge on each answer
     # Its scores are withheld if its share of wrong answers among the calibration items is above
@@ -257,7 +259,7 @@ class BenchmarkConfig(StrictModel):
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
         hidden = dict.fromkeys(("data", "out", "cache", "answers_from", "estimate", "speed", "options"), True)
-        return self.model_dump(mode="json", exclude=hidden | {"manager": {"checkpoint"}}) | self.options
+        return self.model_dump(mode="json", exclude=hidden | {"manager": {"checkpoint"}, "judge": {"prompt"}}) | self.options
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
+from string import Formatter
 from typing import Any, Literal
 
 from pydantic import Field
@@ -18,6 +22,7 @@ from deltamem.intervals import wilson_interval
 from deltamem.llm import Answer
 from deltamem.prompts import Prompt
 from deltamem.replies import without_thinking
+from deltamem.text_files import read_text
 from eval.answer import Judge, Sampler, cost_of, last_object, nothing_said
 from eval.records import Cost, QuestionRecord, Verdict, judge_name
 
@@ -32,6 +37,15 @@ ABSTENTION_FIELDS = ("question", "trap", "answer")  # Fields of its prompt
 _LONGEST_QUOTED = 200
 _LONGEST_REPEATED = 4_000
 """Characters of an unreadable reply that are shown in an error, and to the model when it is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialPrompt:
+    """By what names the benchmark's own prompt of a judge goes, which users have and we do not ship."""
+
+    constant: str  # That holds it in the official Python file
+    fields: Mapping[str, str] = field(default_factory=dict)  # Our names of its fields, where they differ
+    keys: Mapping[str, str] = field(default_factory=dict)  # The keys of its reply by ours, where they differ
 
 
 class LLMJudge:
@@ -49,21 +63,24 @@ class LLMJudge:
         labels: Sequence[str],
         *,
         flags: Mapping[str, Sequence[str]] | None = None,
+        keys: Mapping[str, str] | None = None,
         attempts: int,
     ) -> None:
         """Describe the judge.
 
         The fields of the prompt are what `judge` is given. The reply's ``label`` may be one of the `labels`, and its further
-        keys what the `flags` allow; case does not matter, and a number counts as its digits. The nth attempt is sample n.
+        keys what the `flags` allow; case does not matter, and a number counts as its digits. `keys` are what a prompt calls
+        them that is not ours. The nth attempt is sample n.
         """
         self.name = name
         self.prompt = prompt
         self._sampler = sampler
         self._attempts = attempts
         allowed = {"label": labels, **(flags or {})}
-        self._allowed = {key.casefold(): (key, {value.casefold(): value for value in allowed[key]}) for key in allowed}
+        called = {key: (keys or {}).get(key, key) for key in allowed}
+        self._allowed = {called[key].casefold(): (key, {one.casefold(): one for one in allowed[key]}) for key in allowed}
         self._expected = "Reply with one JSON object only, in which " + ", ".join(
-            f'"{key}" is {" or ".join(map(repr, values))}' for key, values in allowed.items()
+            f'"{called[key]}" is {" or ".join(map(repr, values))}' for key, values in allowed.items()
         )
 
     async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
@@ -100,13 +117,57 @@ class LLMJudge:
             if value is None:
                 return None
             values[key] = value
-        return Verdict(label=values.pop("label"), flags=values, reason=found.get("reason", ""), cost=cost)
+        reason = found.get("reason") or found.get("reasoning", "")
+        return Verdict(label=values.pop("label"), flags=values, reason=reason, cost=cost)
 
     def _problem(self, answer: Answer, text: str) -> str:
         if not text:
             return nothing_said(answer, "judge", self._sampler.max_tokens)
         said = repr(text if len(text) <= _LONGEST_QUOTED else text[:_LONGEST_QUOTED] + "...")
         return f"{said} (stopped at {self._sampler.max_tokens} tokens)" if answer.truncated else said
+
+
+def read_official(path: Path, names: OfficialPrompt, fields: Collection[str]) -> Prompt | None:
+    """A benchmark's own prompt of a judge, which Python's ``str.format`` would fill in, as one that takes our `fields`.
+
+    Read from a Python file, in which a constant holds it and which is not run, or from a file that holds nothing else.
+
+    Returns:
+        The prompt, with the hash of its own text; None if a Python file has no such constant.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, or the prompt has other fields.
+    """
+    name, text = path.stem, ""
+    try:
+        text = read_text(path)
+        if path.suffix == ".py":
+            name, found = names.constant, _constants(text).get(names.constant)
+            if found is None:
+                return None
+            text = found
+        parts = list(Formatter().parse(text.strip("\n")))
+    except OSError as error:
+        raise DeltaMemError(f"prompt {path} cannot be read: {error.strerror or error}") from error
+    except (SyntaxError, ValueError) as error:
+        raise DeltaMemError(f"prompt {path}: {error}") from error
+    ours = (
+        literal.replace("$", "$$") + (f"${{{names.fields.get(field, field)}}}" if field is not None else "")
+        for literal, field, *_ in parts
+    )
+    prompt = Prompt(name, "".join(ours), Prompt.of(name, text).sha256)
+    prompt.check_fields(fields, f"prompt {path}, read with {{fields}} for which ours have $fields,")
+    return prompt
+
+
+def _constants(program: str) -> dict[str, str]:
+    """The strings that a program assigns to names at its top."""
+    found = {}
+    for statement in ast.parse(program).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                found[name] = text
+    return found
 
 
 _FILE = "judge_calibration.jsonl"

@@ -6,18 +6,21 @@ named among the departures.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from deltamem.embedding import same_embedder
+
 DEFAULT = "default"
 """Our own protocol, which stands beside no published numbers."""
 
-_OF_ALL = (
-    "the prompts are our own words for the same instructions",
-    "every system has the same embedder ({embedder.name}), not the one that it was published with",
-)
+PAPER = "paper"
+"""That of DeltaMem (arXiv 2604.01560, C.3 and C.4); what it leaves open is as in the harnesses that it follows."""
+
+_OWN_EMBEDDER = "every system has the same embedder ({embedder.name}), not the one that it was published with"
 _MODEL = "gpt-4o-mini"
 """Answers and judges in what Mem0 and MemOS published."""
 
@@ -37,7 +40,17 @@ class Protocol:
 
     values: Mapping[str, Any]
     departures: tuple[str, ...] = ()
-    judge: str | None = _MODEL  # The published judge; None if answers need none
+    model: str = _MODEL  # That answered and judged
+    judges: tuple[str, ...] = ("lenient",)  # That were asked; none if answers need none
+
+
+_PAPER = {
+    "embedder.name": "Qwen/Qwen3-Embedding-0.6B",
+    "manager.mode": "react",
+    "manager.safeguards": False,
+    "answer.temperature": 0.0,
+    "judge.temperature": 0.0,
+}
 
 
 _LOCOMO = {
@@ -59,32 +72,49 @@ _PUBLISHED = _LOCOMO | {
 
 LOCOMO = {
     DEFAULT: Protocol(_LOCOMO),
+    PAPER: Protocol(_PUBLISHED | _PAPER),
     "mem0": Protocol(
         _PUBLISHED | {"k": 30},
-        (*_OF_ALL, *_OF_LOCOMO, "one run of the judge, as in Mem0's code; its paper reports the mean of ten"),
+        (_OWN_EMBEDDER, *_OF_LOCOMO, "one run of the judge, as in Mem0's code; its paper reports the mean of ten"),
     ),
     "memos": Protocol(
         _PUBLISHED | {"judge.runs": 3},
-        (*_OF_ALL, *_OF_LOCOMO, "sessions are dated as the file writes it, not in ISO format"),
+        (_OWN_EMBEDDER, *_OF_LOCOMO, "sessions are dated as the file writes it, not in ISO format"),
+    ),
+}
+
+_HALUMEM = {"version": "medium", "update_k": 10, "question_k": 20, "answer.runs": 1, "judge.runs": 1}
+
+HALUMEM = {
+    DEFAULT: Protocol({"judges": ["qa", "qa_strict"]}),
+    PAPER: Protocol(
+        _HALUMEM | _PAPER | {"judges": ["qa"]},
+        model="gpt-4o",
+        judges=("integrity", "accuracy", "update", "qa"),
     ),
 }
 
 _PERSONAMEM = {"k": 20, "answer.runs": 3, "system_messages": "keep"}
 
 PERSONAMEM = {
-    DEFAULT: Protocol(_PERSONAMEM, judge=None),
+    DEFAULT: Protocol(_PERSONAMEM, judges=()),
+    PAPER: Protocol(
+        _PERSONAMEM | _PAPER | {"with_time": False},
+        ("sessions have made-up dates, as the data has none",),
+        judges=(),
+    ),
     "memos": Protocol(
         _PERSONAMEM | {"answer.temperature": 0.0, "with_time": False},
         (
-            *_OF_ALL,
+            _OWN_EMBEDDER,
             "batches of ten messages end where a question is asked, and one store serves all questions of a context in turn",
             "sessions have made-up dates, not that of the run",
         ),
-        judge=None,
+        judges=(),
     ),
 }
 
-PROTOCOLS = {"locomo": LOCOMO, "personamem": PERSONAMEM}
+PROTOCOLS = {"locomo": LOCOMO, "halumem": HALUMEM, "personamem": PERSONAMEM}
 """By benchmark, as commands call it."""
 
 
@@ -107,16 +137,29 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
     protocol = protocols[name]
     for key, value in protocol.values.items():
         group, last = _place(config, key)
-        if group[last] != value:
+        same = same_embedder(group[last], value) if key == "embedder.name" else group[last] == value
+        if not same:
             yield f"{key}={shown(group[last])}, where the protocol has {shown(value)}"
-    for part, model in (("answer", _MODEL), ("judge", protocol.judge)):
+    published = re.compile(rf"(?:.*/)?{re.escape(protocol.model)}(?:-\d[-\d]*)?")  # gpt-4o-mini is another than gpt-4o
+    for part in ("answer", "judge") if protocol.judges else ("answer",):
         given = config[part]["model"]
-        if model is not None and given is not None and model not in given:
-            yield f"{part}.model={given}, where published scores are of {model}"
+        if given is not None and not published.fullmatch(given):
+            yield f"{part}.model={given}, where published scores are of {protocol.model}"
+    if config["answer"]["model"] is not None and config["answer"]["prompt"] is None:
+        yield "the answerer's prompt is our own words for the same instructions (answer.prompt=FILE takes another)"
+    if config["judge"]["model"] is not None and (ours := _without_official(protocol, config["judge"]["prompt"])):
+        yield f"the prompt of {', '.join(ours)} is our own words for the same instructions (judge.prompt=FILE: another)"
     if config["system"] == "mem0":
         yield _ADD_ONLY
     for sentence in protocol.departures:
         yield sentence.replace("{embedder.name}", config["embedder"]["name"])
+
+
+def _without_official(protocol: Protocol, given: str | Mapping[str, str] | None) -> list[str]:
+    """The judges of a protocol that are asked by our own prompts under ``judge.prompt``; see `eval.judge.given_prompt`."""
+    if isinstance(given, str):  # a program holds all of them, another file that of the judge of answers
+        return [] if given.endswith(".py") else list(protocol.judges[:-1])
+    return [name for name in protocol.judges if name not in (given or {})]
 
 
 def _place(values: Mapping[str, Any], key: str) -> tuple[Any, str]:

@@ -27,13 +27,35 @@ from eval.halumem.data import (
     load_halumem,
     sampled,
 )
+from eval.judge import OfficialPrompt
 from eval.metrics import bleu1, set_f1
 from eval.records import LACKING, LATE, IngestRecord, PointRecord, QuestionRecord, Verdict
 from eval.summary import Summary
 from eval.systems.base import Passage, StoreKey, System
 
+_VERDICT = {"label": "evaluation_result"}
+OFFICIAL = {
+    "integrity": OfficialPrompt(
+        "EVALUATION_PROMPT_FOR_MEMORY_INTEGRITY", {"expected_memory_point": "point"}, {"label": "score"}
+    ),
+    "accuracy": OfficialPrompt(
+        "EVALUATION_PROMPT_FOR_MEMORY_ACCURACY",
+        {"golden_memories": "golden", "candidate_memory": "memory"},
+        {"label": "accuracy_score", "included": "is_included_in_golden_memories"},
+    ),
+    "update": OfficialPrompt(
+        "EVALUATION_PROMPT_FOR_UPDATE_MEMORY", {"updated_memory": "target", "original_memory": "originals"}, _VERDICT
+    ),
+    "qa": OfficialPrompt(
+        "EVALUATION_PROMPT_FOR_QUESTION",
+        {"reference_answer": "gold", "key_memory_points": "evidence", "response": "answer"},
+        _VERDICT,
+    ),
+}
+"""In the official ``eval/eval_tools.py``."""
+
 POINT_JUDGES = {
-    kind: JudgeSpec(f"halumem_{kind}", fields, scores.LABELS[kind], flags, calibrated=False)
+    kind: JudgeSpec(f"halumem_{kind}", fields, scores.LABELS[kind], flags, calibrated=False, official=OFFICIAL[kind])
     for kind, fields, flags in (
         ("integrity", ("memories", "point"), {}),
         ("accuracy", ("dialogue", "golden", "memory"), {"included": ("true", "false")}),
@@ -79,7 +101,10 @@ class Halumem(Benchmark[HalumemConfig]):
     @classmethod
     def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
         """Those of points and memories, and those of answers that the configuration names."""
-        answers = {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, scores.LABELS["qa"]) for name in config.judges}
+        answers = {
+            name: JudgeSpec(f"halumem_{name}", QA_FIELDS, scores.LABELS["qa"], official=OFFICIAL.get(name))
+            for name in config.judges
+        }
         return POINT_JUDGES | answers
 
     def data_hashes(self) -> dict[str, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +21,8 @@ from deltamem.text_files import read_lines
 from eval.config import JudgedConfig
 from eval.data import Groups, draw, noted, nothing_usable, reading
 from eval.evidence import EvidenceFinder
+from eval.protocols import HALUMEM as HALUMEM_PROTOCOLS
+from eval.protocols import Protocol
 from eval.records import MemorySource, MemoryType, PointRecord, QuestionRecord
 from eval.systems.base import DialogueSession, DialogueTurn, FolderName, Passage
 
@@ -30,9 +32,11 @@ JudgeName = Literal["qa", "qa_strict"]
 class HalumemConfig(JudgedConfig[JudgeName]):
     """All keys of the command; ``configs/halumem.yaml`` says what they mean."""
 
+    protocols: ClassVar[Mapping[str, Protocol]] = HALUMEM_PROTOCOLS
     depth: ClassVar[str] = "question_k"
     decisive: ClassVar[frozenset[str]] = frozenset({"question_k", "update_k"})
 
+    protocol: Literal["default", "paper"]  # type: ignore[assignment]
     version: Literal["medium", "long"]
     update_k: PositiveInt
     question_k: PositiveInt

@@ -18,7 +18,7 @@ from eval.compare.layout import Table as PaperTable
 from eval.data import LOCOMO
 from eval.evidence import EvidenceFinder
 from eval.headline import without_scope
-from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
+from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS, OfficialPrompt
 from eval.locomo.data import (
     ADVERSARIAL,
     ADVERSARIAL_NUMBER,
@@ -39,6 +39,9 @@ ABSTENTION = "abstention"
 """The official rule for category 5: whether the answer says that nothing is known."""
 
 ABSTENTION_JUDGE = "abstention_judge"
+
+OFFICIAL = OfficialPrompt("ACCURACY_PROMPT", {"gold_answer": "gold", "generated_answer": "answer"})
+"""Of the judge that papers use, in Mem0's ``evaluation/metrics/llm_judge.py``; LoCoMo itself has none."""
 
 LEXICAL = ("locomo_f1", "set_f1", "token_set_f1", "bleu1")
 
@@ -166,7 +169,11 @@ class Locomo(Benchmark[LocomoConfig]):
     @classmethod
     def judges(cls, config: LocomoConfig) -> Mapping[str, JudgeSpec]:
         """Those of the configuration, and that of category 5."""
-        specs = {name: JudgeSpec(f"judge_{name}", QUESTION_FIELDS, QUESTION_LABELS) for name in config.judges}
+        official = {"lenient": OFFICIAL}
+        specs = {
+            name: JudgeSpec(f"judge_{name}", QUESTION_FIELDS, QUESTION_LABELS, official=official.get(name))
+            for name in config.judges
+        }
         abstention = JudgeSpec("judge_abstention", ABSTENTION_FIELDS, ABSTENTION_LABELS, calibrated=False)
         return specs | {ABSTENTION_JUDGE: abstention}
 

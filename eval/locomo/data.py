@@ -45,7 +45,7 @@ class LocomoConfig(JudgedConfig[JudgeName]):
     most_stores: ClassVar[int] = 2
     decisive: ClassVar[frozenset[str]] = frozenset({"k", "captions", "gold"})
 
-    protocol: Literal["default", "mem0", "memos"]  # type: ignore[assignment]
+    protocol: Literal["default", "paper", "mem0", "memos"]  # type: ignore[assignment]
     k: PositiveInt
     categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]
     captions: Captions

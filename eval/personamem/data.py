@@ -44,7 +44,7 @@ class PersonaMemConfig(RecallConfig):
     protocols: ClassVar[Mapping[str, Protocol]] = PERSONAMEM
     decisive: ClassVar[frozenset[str]] = frozenset({"k", "system_messages"})
 
-    protocol: Literal["default", "memos"]  # type: ignore[assignment]
+    protocol: Literal["default", "paper", "memos"]  # type: ignore[assignment]
     questions: Path | None
     contexts: Path | None
     k: PositiveInt

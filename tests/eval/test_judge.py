@@ -91,6 +91,18 @@ async def test_a_reply_that_was_cut_is_named() -> None:
     assert "+judge.extra_body.chat_template_kwargs.enable_thinking=false" in verdict.error
 
 
+async def test_the_reply_to_a_prompt_that_is_not_ours_has_its_keys() -> None:
+    keys, flags = {"label": "accuracy_score", "included": "is_included"}, {"included": ("true", "false")}
+    official = completion('{"accuracy_score": 2, "is_included": true, "reasoning": "All said."}')
+    ours = completion('{"label": "2", "included": "true", "reason": "x"}')
+    async with model(replies(ours, official)) as (llm, server):
+        verdict = await judge(llm, labels=("2", "1", "0"), flags=flags, keys=keys).judge(FIELDS, "c1")
+    assert (verdict.label, verdict.flags, verdict.reason) == ("2", {"included": "true"}, "All said.")
+    assert (
+        "\"accuracy_score\" is '2' or '1' or '0', \"is_included\" is 'true'" in server.requests[1]["messages"][2]["content"]
+    )
+
+
 async def test_flags_must_be_there_with_allowed_values() -> None:
     flags = {"Included": ("true", "false")}
     async with model(
