@@ -19,14 +19,14 @@ from eval.compare.layout import Table as PaperTable
 from eval.evidence import EvidenceFinder
 from eval.headline import SCOPES
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
-from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, is_abstention, read_data, session_of
+from eval.longmemeval.data import BATCH_TURNS, STITCH, TYPES, LongMemEvalConfig, is_abstention, read_data, session_of
 from eval.metrics import recall_at, set_f1
 from eval.records import QuestionRecord
 from eval.scores import AskedValue, Value, answer_value, metric_scores, retrieval_values, verdict_value
 from eval.summary import Summary, category_table
 from eval.systems.base import StoreKey, System
 
-GENERIC, UNANSWERABLE = "generic", "unanswerable"
+GENERIC, UNANSWERABLE, LENIENT = "generic", "unanswerable", "lenient"
 JUDGES = {"temporal-reasoning": "temporal", "knowledge-update": "update", "single-session-preference": "preference"}
 """The judges of types that have rules of their own; the others have the generic one."""
 
@@ -103,7 +103,8 @@ LAYOUTS = (
         columns_of(TYPES | {ALL: sum(TYPES.values())}, {"accuracy": ""}),
         (Variant("", {"accuracy": "accuracy"}),),
         id="longmemeval",
-        note="Published rows are of the file before its histories were cleaned in September 2025.",
+        note="Published rows are of the file before its histories were cleaned in September 2025, or do not say of which; "
+        "compare those of the STITCH paper with runs of one version under protocol=stitch.",
     ),
 )
 """As papers have them."""
@@ -130,7 +131,12 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
 
     @classmethod
     def judges(cls, config: LongMemEvalConfig) -> Mapping[str, JudgeSpec]:
-        """One for each of the official rules; the generic one is measured on the calibration items."""
+        """One for each of the official rules, of which the generic one is measured on the calibration items.
+
+        Under ``protocol=stitch`` one generous judge of all questions, as in that paper (listing 11).
+        """
+        if config.protocol == STITCH:
+            return {LENIENT: JudgeSpec(f"judge_{LENIENT}", QUESTION_FIELDS, QUESTION_LABELS)}
         return {
             name: JudgeSpec(f"judge_longmemeval_{name}", QUESTION_FIELDS, QUESTION_LABELS, calibrated=name == GENERIC)
             for name in (GENERIC, *JUDGES.values(), UNANSWERABLE)
@@ -162,7 +168,9 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         return {"set_f1": set_f1(answer, question.gold or "")}
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
-        """The judge of the question's type."""
+        """The judge of the question's type, or the one of all."""
+        if self.config.protocol == STITCH:
+            return {LENIENT: {"question": question.question, "gold": question.gold or "", "answer": answer}}
         judge = UNANSWERABLE if is_abstention(question.key) else JUDGES.get(question.category, GENERIC)
         return {judge: {"question": question.question, "gold": question.gold or "", "answer": answer}}
 
@@ -177,7 +185,9 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
                 "cutoffs": sorted(set(config.cutoffs)),
                 "batch_turns": BATCH_TURNS,
                 "question_date": "shown to the answerer, not searched for",
-                "judges": "one by type of question, by the official rules in our own words",
+                "judges": "one of all questions, in our own words"
+                if config.protocol == STITCH
+                else "one by type of question, by the official rules in our own words",
                 "evidence": "turns of the user that hold the answer, the assistant's if only it has it; none of abstention "
                 "questions. The official retrieval scores rank the user's turns alone and leave out questions without one",
                 "intervals": "95%, bootstrap over questions",

@@ -7,19 +7,20 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, PositiveInt
+from pydantic import BaseModel, PositiveInt, model_validator
 
 from deltamem.errors import DeltaMemError
 from deltamem.text_files import decoded
 from eval.config import RecallConfig
 from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, draw, find, missing, noted, nothing_usable, reading
+from eval.protocols import DEFAULT, Protocol, departures
 from eval.records import QuestionRecord
 from eval.systems.base import DialogueSession, DialogueTurn, FolderName
 
@@ -38,11 +39,59 @@ BATCH_TURNS = 2
 """Messages an add call: what a user said and the reply to it."""
 
 
+STITCH = "stitch"
+"""The protocol of the STITCH paper's columns (its Table 1): its budget, its samples, one judge for all questions."""
+_SAMPLES: dict[str, int] = {"oracle": 50, "s": 50, "m": 15}
+_MODELS = {"answer": "gpt-5-mini", "judge": "gpt-4.1-mini"}  # Of the paper
+
+_DEFAULT = {"k": 20, "answer.context_tokens": 200_000, "answer.cut": "passage", "judge.extra_body": {}}
+PROTOCOLS = {
+    DEFAULT: Protocol(_DEFAULT),
+    STITCH: Protocol(
+        {
+            "k": 40,
+            "answer.context_tokens": 4096,
+            "answer.cut": "sentence",
+            "answer.tokenizer": "auto",
+            "judge.extra_body": {"top_p": 0.9},
+        },
+        (
+            "the prompts are our own words for the same instructions; the answerer is also told the date of the question",
+            "which questions the paper drew is not known: the sample has the shares of types of the whole",
+            "every system has the same embedder ({embedder.name}), not the one that it was published with",
+        ),
+    ),
+}
+
+
 class LongMemEvalConfig(RecallConfig):
     """All keys of the command; ``configs/longmemeval.yaml`` says what they mean."""
 
+    protocols: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+
+    protocol: Literal["default", "stitch"]  # type: ignore[assignment]
     version: Variant
     k: PositiveInt
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sample_of_protocol(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("protocol") == STITCH and values.get("limit") is None:
+            values = values | {"limit": _SAMPLES.get(str(values.get("version")))}
+        return values
+
+    def departures(self) -> list[str]:
+        """Where the run departs from the published protocol that it names, which answers and judges by two models."""
+        if self.protocol == DEFAULT:
+            return []
+        config, told = self.model_dump(mode="json"), []
+        for part, model in _MODELS.items():
+            given, config[part]["model"] = config[part]["model"], None
+            if given is not None and model not in given:
+                told.append(f"{part}.model={given}, where published scores are of {model}")
+        if self.limit != _SAMPLES[self.version]:
+            told.append(f"limit={self.limit}, where the protocol has {_SAMPLES[self.version]}")
+        return [*told, *departures(self.protocols, config)]
 
 
 class _Turn(BaseModel):

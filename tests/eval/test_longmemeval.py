@@ -10,7 +10,9 @@ from longmemeval_cases import DATES, benchmark, write
 from scripted_server import serve
 
 from deltamem.errors import DeltaMemError
+from eval.compare.layout import published_tables
 from eval.longmemeval import data
+from eval.longmemeval.__main__ import LongMemEval
 from eval.longmemeval.data import LongMemEvalData, read_data
 
 
@@ -153,3 +155,33 @@ def test_the_oracle_shows_all_answer_turns_and_nothing_else_is_ingested(monkeypa
     summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "limit=2", f"out={tmp_path / 'sample'}")
     assert len(system.opened) == sum(summary["questions"]["by_category"].values()) == 2
     assert "a sample: 2 of 7 questions (limit=2)" in summary["version"]
+
+
+@pytest.mark.parametrize(("version", "asked"), [("oracle", 50), ("s", 50), ("m", 15)])
+def test_the_protocol_of_stitch_has_its_budget_and_samples(version: str, asked: int, tmp_path: Path) -> None:
+    config = LONGMEMEVAL.configured(tmp_path, "protocol=stitch", f"version={version}")
+    assert (config.k, config.limit, config.answer.context_tokens, config.answer.cut) == (40, asked, 4096, "sentence")
+    assert (config.answer.tokenizer, config.judge.extra_body) == ("auto", {"top_p": 0.9})
+    assert not any("where" in one for one in config.departures()), "nothing that is set departs"
+    plain = LONGMEMEVAL.configured(tmp_path, f"version={version}")
+    assert (plain.k, plain.limit, plain.answer.context_tokens, plain.answer.cut) == (20, None, 200_000, "passage")
+    assert plain.departures() == [] and plain.judge.extra_body == {} and plain.answer.tokenizer is None
+    given = ["k=20", "limit=500", "answer.model=gpt-5-mini-2025", "judge.model=tiny"]
+    told = LONGMEMEVAL.configured(tmp_path, "protocol=stitch", f"version={version}", *given).departures()
+    assert told[:3] == [
+        "judge.model=tiny, where published scores are of gpt-4.1-mini",
+        f"limit=500, where the protocol has {asked}",
+        "k=20, where the protocol has 40",
+    ]
+
+
+def test_under_the_protocol_of_stitch_one_judge_reads_all_questions(tmp_path: Path, monkeypatch) -> None:
+    prepare(monkeypatch, LONGMEMEVAL)
+    with serve(LONGMEMEVAL.script) as server:
+        summary = LONGMEMEVAL.run(tmp_path, *served(server, "naive_rag"), "protocol=stitch", "version=oracle")
+        judged = [body for body in server.requests if body["messages"][0]["content"].startswith("You grade")]
+    assert len(judged) == 7 and all(body["top_p"] == 0.9 for body in judged)
+    assert {name for one in records(tmp_path).values() for name in one["answers"][0]["verdicts"]} == {"lenient"}
+    assert summary["headline"]["metric"] == "accuracy" and summary["protocol"]["name"] == "stitch"
+    published = [one for one in published_tables(LongMemEval.published_file()) if "STITCH" in one.source]
+    assert [one.rows["STITCH"] for one in published] == [[86.0], [86.0], [80.0]]
