@@ -73,19 +73,25 @@ def test_a_run_goes_on_without_an_answer_and_ends_by_itself_without_a_worker(tmp
     assert any("val/generations" in tag for tag in events.Tags()["tensors"])
 
 
+DAPO = ("+algorithm=dapo", "deltamem.overlong=null", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
+DAPO += ("trainer.save_freq=-1", "trainer.test_freq=-1", "trainer.val_before_train=false")
+
+
 @pytest.mark.slow
 def test_dynamic_sampling_trains_on_prompts_with_spread_alone(tmp_path: Path, model_folder: Path) -> None:
     run, _ = a_run(tmp_path, model_folder, train=16)
-    options = ("+algorithm=dapo", "deltamem.overlong=null", "trainer.save_freq=-1", "trainer.test_freq=-1", COIN)
-    done = run.finish(2, "trainer.val_before_train=false", *options, "actor_rollout_ref.actor.ppo_mini_batch_size=2")
+    done = run.finish(2, *DAPO, COIN)
     assert done.returncode == 0, done.stdout + done.stderr
     records = run.records()
     assert [record["train/no_signal"] for record in records] == [0.0, 0.0]
     assert all(record["train/reward"] == 0.5 and record["train/grad_norm"] > 0.0 for record in records)
     assert sum(record.get("train/dropped_prompts", 0.0) for record in records) > 0
 
-    # The real reward of a random model is the same for all: that ends, and says why.
-    poor, _ = a_run(tmp_path / "poor", model_folder, train=16)
-    done = poor.finish(2, "trainer.val_before_train=false", *options[:-1])
+
+@pytest.mark.slow
+def test_dynamic_sampling_ends_where_no_prompt_has_spread(tmp_path: Path, model_folder: Path) -> None:
+    # The reward of a random model is the same for all that it writes.
+    run, _ = a_run(tmp_path, model_folder, train=16)
+    done = run.finish(2, *DAPO)
     assert done.returncode == 1
     assert "prompts of a step have no spread of rewards, and algorithm.filter_groups.max_num_gen_batches=10" in done.stderr
