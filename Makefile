@@ -104,7 +104,7 @@ $(CLIENTS)/%/.installed: tests/clients/%/package.json $(CLIENTS)/node/.installed
 	@touch $@
 
 verifiers: $(VERIFIERS_VENV)/.installed
-	$(VERIFIERS_VENV)/bin/python -m pytest -q integrations/verifiers
+	$(VERIFIERS_VENV)/bin/python -m pytest --minutes 15 integrations/verifiers
 
 $(VERIFIERS_VENV)/.installed: pyproject.toml
 	$(PYTHON3) -m venv $(VERIFIERS_VENV)
@@ -130,7 +130,9 @@ test-all: install vllm
 	-$(MAKE) --no-print-directory smol
 	-$(MAKE) --no-print-directory models MODELS=qwen2.5-coder-1.5b-instruct
 	-$(MAKE) --no-print-directory --keep-going clients
+	-$(MAKE) --no-print-directory $(VERIFIERS_VENV)/.installed
 	$(PYTEST) --hypothesis-profile thorough --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py --ignore tests/real_model
+	test ! -e $(VERIFIERS_VENV)/.installed || $(MAKE) --no-print-directory verifiers
 	$(PYTHON) -m pytest --minutes 45 tests/real_model
 	$(if $(VLLM),$(PYTHON) -m pytest --minutes 30 tests/deltamem/training/test_vllm_rollout.py)
 
