@@ -64,7 +64,6 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
     """Evaluate the points; returns 1 if something failed."""
     kind = plugins.load("benchmarks", study.benchmark)
     elsewhere = any(one.partition("=")[0] == "manager.base_url" for one in overrides)
-    protocol = ["protocol=paper"] if "paper" in kind.config_type.protocols else []
     url = f"http://127.0.0.1:{settings.port}/v1"
     evaluations: list[tuple[str, str, BenchmarkConfig, bool]] = []
     for label in settings.points or study.points:
@@ -77,7 +76,9 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
         here = not (point.hosted or elsewhere)
         own = [f"system={point.system}", f"manager.model={model}", f"out={settings.out / label}"]
         own += [f"manager.base_url={url}"] if here else []  # a policy's folder says how it was trained to be asked
-        config = validated(composed(study.benchmark, [*protocol, *overrides, *own], kind.config_dir), kind.config_type)
+        config = validated(
+            composed(study.benchmark, ["protocol=paper", *overrides, *own], kind.config_dir), kind.config_type
+        )
         config.check()
         if config.answer.answerer != "llm" or (study.judged and not config.judged):
             needs = "answer.model and judge.model" if study.judged else "answer.model"

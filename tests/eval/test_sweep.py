@@ -84,7 +84,7 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     policy.mkdir(parents=True)
     (policy / "config.json").write_text("{}")
     (policy / "model.safetensors").write_bytes(b"trained")
-    (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"], "embedder": "words"}))
+    (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"]}))
     vllm, port = program(tmp_path / "vllm", VLLM), free_port()
     with serve(LOCOMO.script) as server:
         chosen = ("points=[tau_0.75,tau_0.50]", f"serve={vllm}", f"port={port}", "serve_args=[--dtype,auto]")
@@ -111,7 +111,8 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     out = tmp_path / "runs" / "table4"
     summary = json.loads((out / "tau_0.75" / "summary.json").read_text("utf-8"))
     assert summary["system"] == "deltamem" and summary["memories"]["written"] > 0 and not summary["failures"]["count"]
-    assert summary["making"]["config"]["embedder"]["name"] == "words"
+    config = summary["making"]["config"]
+    assert (config["protocol"], config["embedder"]["name"]) == ("paper", "Qwen/Qwen3-Embedding-0.6B")
     episode = json.loads((out / "tau_0.75" / "manifest.json").read_text("utf-8"))["episode"]
     assert (episode["k"], episode["memory_fields"]) == (3, ["text", "id"])
     log = (out / "tau_0.75.server.log").read_text("utf-8")
