@@ -132,6 +132,9 @@ def test_a_trained_model_is_asked_with_its_own_prompts(bank: Path, tmp_path: Pat
     save_episode_config(tmp_path, EpisodeConfig(system_prompt="manager_direct", thinking=False))
     assert run("add", "-", "--checkpoint", str(tmp_path), given=lines_of(FRIDAY)).exit_code == 0
     assert rules.requests[-1]["chat_template_kwargs"] == {"enable_thinking": False}
+    save_episode_config(tmp_path, EpisodeConfig(system_prompt="manager_compact"), "Qwen/Qwen3-Embedding-0.6B")
+    told = run("add", "-", "--checkpoint", str(tmp_path), given=lines_of(FRIDAY))
+    assert "trained with the embedder Qwen/Qwen3-Embedding-0.6B, and this bank has" in " ".join(told.stderr.split())
     missing = run("add", "-", "--checkpoint", str(bank), given=lines_of(FRIDAY))
     assert "no episode.json there" in one_sentence(missing)
 
