@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -61,9 +62,9 @@ def test_advantages_and_loss_weights_of_four_sessions_are_those_of_the_paper() -
         std = math.sqrt(sum((reward - mean) ** 2 for reward in group) / (ROLLOUTS - 1))
         advantages += [(reward - mean) / std for reward in group]
     objective, slopes = 0.0, []
-    for advantage, mask, *log_probs in zip(advantages, masks, new, old, reference, strict=True):
-        weight = 1 / SESSIONS / ROLLOUTS / sum(mask)  # E over x, 1/G, 1/|y|
-        for written, now, before, base in zip(mask, *log_probs, strict=True):
+    for advantage, learned, *log_probs in zip(advantages, masks, new, old, reference, strict=True):
+        weight = 1 / SESSIONS / ROLLOUTS / sum(learned)  # E over x, 1/G, 1/|y|
+        for written, now, before, base in zip(learned, *log_probs, strict=True):
             ratio, apart = math.exp(now - before), base - now
             clipped = min(max(ratio, 1 - epsilon), 1 + epsilon)
             divergence = math.exp(apart) - apart - 1
@@ -94,13 +95,14 @@ def test_advantages_and_loss_weights_of_four_sessions_are_those_of_the_paper() -
 
     def loss(now: list[list[float]]) -> tuple[float, list[list[float]]]:
         """The loss of the batch in micro-batches on two ranks, and its gradient for the tokens of each rollout."""
-        total, gradient = 0.0, []
+        total = 0.0
+        gradient: list[tuple[int, list[float]]] = []
         for rank in range(ranks):
             rows = range(rank, count, ranks)
             for start in range(0, len(rows), MICRO):
                 chosen = list(rows)[start : start + MICRO]
 
-                def nested(values: list[list[float]], chosen: list[int] = chosen, prompt: int = 0) -> Any:
+                def nested(values: Sequence[Sequence[float]], chosen: list[int] = chosen, prompt: int = 0) -> Any:
                     of = [torch.tensor([*values[row], *[0.0] * prompt], dtype=torch.float64) for row in chosen]
                     return torch.nested.as_nested_tensor(of, layout=torch.jagged)
 
