@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from episode_texts import WordEmbedder
 from lazy import lazy, names
 from omegaconf import OmegaConf
 from preflight_cases import placed, whole
-from run_cases import Run, await_true
+from rich.console import Console
+from run_cases import BATCH, SMALL, Run, await_true
 from training_cases import write_sessions
 
+from deltamem.runs import RunStoppedError
+from deltamem.training import pipeline, preflight, rehearsal
 from deltamem.training.checkpoints import Space
+from deltamem.training.launch import TrainingFailedError
 from deltamem.training.machine import Gpu
-from deltamem.training.rehearsal import Size, Took, in_small, judge, size_of, small_batch
+from deltamem.training.rehearsal import Size, Took, in_small, judge, rehearse, size_of, small_batch
 
 torch, DataProto = lazy("torch"), names("verl", "DataProto")
 compute_rollout_correction_and_add_to_batch = names(
@@ -161,6 +171,63 @@ def test_micro_batches_of_so_many_rollouts_are_full(tmp_path: Path) -> None:
     micro = {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4}
     tiny = ("+experiment=tiny", "deltamem.out=/PLACE/run")
     assert small_batch(placed(tmp_path, *tiny, values=sizes | micro)[0]) == 2
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A whole rehearsal whose GRPO is scripted: exit code, what is printed, and what GRPO was told."""
+    sessions, calls = write_sessions(tmp_path / "sessions.jsonl", train=16, heldout=4), []
+    monkeypatch.setattr(preflight, "load_embedder", lambda *given, **named: WordEmbedder())
+    monkeypatch.setattr(pipeline, "embed_data", lambda files, embedder, console: embedder.store.mkdir())
+    monkeypatch.setattr(pipeline, "META_FILE", ".")
+    monkeypatch.setattr(pipeline, "_export", lambda run, *rest: shutil.copytree(model_folder, run / "policy"))
+
+    def run(ending: Exception | None = None, **changed: float) -> tuple[int, str, list[Any]]:
+        def grpo(config: Any, settings: Any, console: Any) -> None:
+            calls.append((config.trainer.total_training_steps, config.trainer.save_freq, os.environ["RAY_TMPDIR"]))
+            (settings.out / "logs").mkdir(exist_ok=True)
+            (settings.out / "logs" / "grpo_1.log").write_text("what verl said")
+            if ending is not None:
+                raise ending
+            Path(config.trainer.default_local_dir, "global_step_2").mkdir(parents=True, exist_ok=True)
+            told = steps(**changed)[: config.trainer.total_training_steps]
+            (settings.out / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in told))
+
+        for module in (pipeline, rehearsal):
+            monkeypatch.setattr(module, "run_grpo", grpo)
+        given = [one.partition("=") for one in SMALL]
+        values = {key: yaml.safe_load(value) for key, _, value in given}
+        values["actor_rollout_ref.actor.ppo_mini_batch_size"] = BATCH
+        values |= {"deltamem.sessions": str(sessions), "actor_rollout_ref.model.path": str(model_folder)}
+        config, settings = placed(tmp_path, "+experiment=tiny", "deltamem.out=/PLACE/runs/one", values=values)
+        console = Console(record=True, width=300, file=io.StringIO())
+        return rehearse(config, settings, console), console.export_text(), calls
+
+    return run
+
+
+def test_a_rehearsal_ends_with_go_and_leaves_nothing(scripted, tmp_path: Path) -> None:
+    code, text, calls = scripted()
+    assert code == 0, text
+    assert text.strip().splitlines()[-1] == "rehearsal: go; start with the same command without rehearse=true"
+    assert [call[:2] for call in calls] == [(2, 2), (3, -1)] and not Path(calls[0][2]).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions.jsonl"] and "RAY_TMPDIR" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "said", "left"),
+    [
+        (TrainingFailedError("CUDA out of memory"), 1, "rehearsal: no-go: CUDA out of memory; kept: ", ["runs"]),
+        (RunStoppedError("saved"), 75, "rehearsal: stopped on request; nothing of it is left", []),
+    ],
+)
+def test_a_rehearsal_that_does_not_reach_its_end(scripted, tmp_path: Path, ending, code, said, left) -> None:
+    # What one that was killed has left is no reason to refuse.
+    (tmp_path / "runs" / ".one.rehearsal" / "data").mkdir(parents=True)
+    found, text, _ = scripted(ending)
+    assert (found, said in text) == (code, True), text
+    kept = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "runs").rglob("*"))
+    assert kept == [f"{folder}/one.rehearsal.log" for folder in left]
 
 
 @pytest.mark.slow
