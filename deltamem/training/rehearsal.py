@@ -158,7 +158,7 @@ def in_small(
         plain.data.train_batch_size = model.actor.ppo_mini_batch_size = batch
         ours.out, ours.embedder.store = str(folder), str(folder / "embeddings")
         trainer.default_local_dir = str(folder / "grpo" / "checkpoints")
-        trainer.logger, trainer.total_epochs, trainer.total_training_steps = ["console", "file"], STEPS + 1, STEPS
+        trainer.logger, trainer.total_epochs, trainer.total_training_steps = ["console", "file"], 1000, STEPS
         trainer.save_freq, trainer.test_freq, trainer.val_before_train = STEPS, STEPS, False
         for gate in ("truncated", "unreadable", "no_signal", "heldout_drop"):
             ours.gates[gate] = None  # the table shows what they look at
@@ -335,7 +335,13 @@ def judge(
                 else ""
             ),
         ),
-        "stops": _stops(steps, settings, start=start, longest=step[1] + validation[1] + save),
+        "stops": _stops(
+            steps,
+            settings,
+            start=start,
+            sampling=max(warm.get("seconds/gen", 0.0) * size.sessions / batch, validation[1]),
+            longest=step[1] + validation[1] + save,
+        ),
     }
     return found
 
@@ -372,12 +378,17 @@ def _memory(gpus: Sequence[machine.Gpu], steps: Sequence[Mapping[str, Any]]) -> 
     )
 
 
-def _stops(steps: Sequence[Mapping[str, Any]], settings: TrainSettings, *, start: float, longest: float) -> PreflightFinding:
+def _stops(
+    steps: Sequence[Mapping[str, Any]], settings: TrainSettings, *, start: float, sampling: float, longest: float
+) -> PreflightFinding:
     """What would end the run before its end."""
     state, parts = State.OK, [f"after a request to stop (SIGUSR1) up to {longest:.0f} s: sbatch --signal=B:USR1@SECONDS"]
     if start > 30.0 * settings.start_minutes:
         state = State.WARN
         parts.append(f"a start of {start:.0f} s comes near deltamem.start_minutes={settings.start_minutes:g}")
+    if sampling > 30.0 * settings.stall_minutes:
+        state = State.WARN
+        parts.append(f"{sampling:.0f} s of sampling come near deltamem.stall_minutes={settings.stall_minutes:g}")
     if longest > _NOTICE:
         state = State.WARN
         parts.append(f"the {_NOTICE} s of slurm/train.sbatch are too few for that")

@@ -56,7 +56,7 @@ def test_what_decides_about_memory_is_as_in_the_run(tmp_path: Path) -> None:
         "deltamem.data.train_sessions": 48,
         "deltamem.data.heldout_sessions": 188,
         **dict.fromkeys(f"deltamem.gates.{gate}" for gate in ("truncated", "unreadable", "no_signal", "heldout_drop")),
-        "trainer.total_epochs": 3,
+        "trainer.total_epochs": 1000,
         "trainer.total_training_steps": 2,
         "trainer.save_freq": 2,
         "trainer.test_freq": 2,
@@ -141,6 +141,7 @@ def test_the_table_reckons_the_whole_run(tmp_path: Path) -> None:
         ("sampler", {"train/kl_to_sampler": -0.2}, "fail", "KL 0.2000"),
         ("steps", {"train/grad_norm": 0.0}, "warn", "gradients of norm 0, 0, 0"),
         ("stops", {"train/failure": 0.01}, "warn", "1.0% of the rollouts broke; above deltamem.max_failure_rate=0.02"),
+        ("stops", {"seconds/gen": 500.0}, "warn", "2000 s of sampling come near deltamem.stall_minutes=60"),
         ("stops", {"seconds/update_actor": 2000.0}, "warn", "3600 s of slurm/train.sbatch are too few"),
     ],
 )
