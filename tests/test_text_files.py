@@ -170,6 +170,7 @@ GOES_AROUND = {
     "synth/output/files.py": "the store of a run that is under way",
     "synth/pipeline.py": "bytes of the code, for a sum, and the note of a run",
     "eval/compare/layout.py": "a file of the package",
+    "eval/sweep/study.py": "a file of the package",
     "eval/compare/page.py": "a file of the package",
     "eval/data.py": "the list of data sets, of the package; bytes of a download",
     "eval/demo.py": "summaries of the run itself",

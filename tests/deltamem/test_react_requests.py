@@ -20,8 +20,9 @@ from deltamem.policy import Completion, EndpointPolicy, run_episodes
 from deltamem.sessions import Turn
 
 TIME = datetime(2026, 4, 5, 20, 1)
-REACT_DIGEST = "6c1a73f356986e160c0d1bbb4b8b9d8d94921c61f883b11015d4989afa85fcd5"
-"""sha256 of all requests of the test below, computed by the code of commit 34cf7f8, which knew no modes."""
+REACT_DIGEST = "a91d2e2ae0c30fda69cedd514eafcee36df0dba02f90a63d8b8b985acc76c7dd"
+"""sha256 of all requests of the test below, as the code of commit 34cf7f8 made them, which knew no modes; but prompts
+now say how many turns there are."""
 
 
 async def test_requests_of_react_mode_have_not_changed() -> None:
