@@ -241,12 +241,3 @@ def test_a_rehearsal_of_a_model_that_cannot_answer_says_so_and_leaves_nothing(tm
     assert done.stdout.strip().splitlines()[-1].startswith("rehearsal: no-go: cut, readable")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sessions.jsonl"]
     await_true(lambda: not run.processes(), 120.0)
-
-
-@pytest.mark.slow
-def test_a_rehearsal_that_breaks_keeps_its_log_alone(tmp_path: Path, model_folder: Path) -> None:
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=16, heldout=4)
-    run = Run(tmp_path / "one", sessions, model_folder)
-    done = run.finish(50, "rehearse=true", "ray_kwargs.ray_init.num_cpus=0")
-    assert (done.returncode, done.stdout.count("rehearsal: no-go: GRPO ended")) == (1, 1), done.stdout + done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.rehearsal.log", "sessions.jsonl"]

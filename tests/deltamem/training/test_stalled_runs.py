@@ -40,7 +40,7 @@ def named(run: Run, name: str) -> int:
 @pytest.mark.slow
 def test_a_run_goes_on_without_an_answer_and_ends_by_itself_without_a_worker(tmp_path: Path, model_folder: Path) -> None:
     run, stall = a_run(tmp_path, model_folder, train=16)
-    options = ("trainer.save_freq=100", "trainer.test_freq=-1", "deltamem.stall_minutes=1", "deltamem.max_failure_rate=0.5")
+    options = ("trainer.save_freq=100", "trainer.test_freq=-1", "deltamem.stall_minutes=4", "deltamem.max_failure_rate=0.5")
     options += ("trainer.logger=tensorboard", "trainer.log_val_generations=2")
     options += (f"trainer.rollout_data_dir={run.out / 'rollouts'}",)
     stall.touch()  # for the validation before the first step
@@ -50,9 +50,9 @@ def test_a_run_goes_on_without_an_answer_and_ends_by_itself_without_a_worker(tmp
     assert run.records()[0]["heldout/failure"] == 0.25
 
     stall.touch()
-    await_true(lambda: not stall.exists(), 60.0, process)
+    await_true(lambda: not stall.exists(), 600.0, process)
     os.kill(named(run, "AgentLoopWorkerTQ"), signal.SIGKILL)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate()
     done = run.records()[-1]["step"]
     assert process.returncode == 1 and "an agent loop worker has died with its rollouts" in errors
     assert f"step {done} is saved, the same command goes on from there" in errors, errors
@@ -86,12 +86,3 @@ def test_dynamic_sampling_trains_on_prompts_with_spread_alone(tmp_path: Path, mo
     assert [record["train/no_signal"] for record in records] == [0.0, 0.0]
     assert all(record["train/reward"] == 0.5 and record["train/grad_norm"] > 0.0 for record in records)
     assert sum(record.get("train/dropped_prompts", 0.0) for record in records) > 0
-
-
-@pytest.mark.slow
-def test_dynamic_sampling_ends_where_no_prompt_has_spread(tmp_path: Path, model_folder: Path) -> None:
-    # The reward of a random model is the same for all that it writes.
-    run, _ = a_run(tmp_path, model_folder, train=16)
-    done = run.finish(2, *DAPO)
-    assert done.returncode == 1
-    assert "prompts of a step have no spread of rewards, and algorithm.filter_groups.max_num_gen_batches=10" in done.stderr
