@@ -84,7 +84,7 @@ def rehearse(config: DictConfig, settings: TrainSettings, console: Console) -> i
         if preflight.report(context, console, "now the rehearsal"):
             return 2
         made = not settings.sessions.is_file()
-        rows = (_PEOPLE, _PEOPLE) if made else (context.exported.train_sessions, context.exported.heldout_sessions)
+        rows = rows_of(settings) if made else (context.exported.train_sessions, context.exported.heldout_sessions)
         if not made and settings.limits.fit:
             # Those of all sessions: the few of the rehearsal would need less memory.
             config = token_limits.with_limits(config, context.limits)
@@ -129,20 +129,29 @@ def _nothing_left(folder: Path, log: Path) -> Iterator[Any]:
 
     try:
         with locked(folder / "lock", patience=0.0):
-            # A rehearsal that was killed has left something.
-            for path in [path for path in folder.iterdir() if path.name != "lock"]:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            yield keep_log
-            shutil.rmtree(folder, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+            # Only inside the lock: without it the folder is another rehearsal's.
+            try:
+                # A rehearsal that was killed has left something.
+                for path in [path for path in folder.iterdir() if path.name != "lock"]:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                yield keep_log
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
         if own_ray:
             shutil.rmtree(os.environ.pop("RAY_TMPDIR"), ignore_errors=True)
         for path in [path for path in folder.parents if path.is_relative_to(above) and path != above]:
             with contextlib.suppress(OSError):  # other things are in it
                 path.rmdir()
+
+
+def rows_of(settings: TrainSettings) -> tuple[int, int]:
+    """How many sessions to train on and held out a data set will have that the run makes itself."""
+    # Defaults of configs/synth.yaml.
+    synth = {"people": 300, "sessions": 25, "heldout_share": 0.1} | (settings.synth or {})
+    heldout = round(synth["people"] * synth["heldout_share"])
+    train = max(synth["people"] - heldout - settings.data.skip_people, 0)
+    return train * synth["sessions"], heldout * synth["sessions"]
 
 
 def in_small(
@@ -278,6 +287,12 @@ def judge(
     once = start + took.stages["export"] + size.saves * save
     hours = [(once + size.steps * step[end] + size.validations * validation[end]) / 3600 for end in (0, 1)]
     gates = settings.gates
+
+    def judged(metric: str, limits: tuple[float, float], sentence: str, cure: str) -> PreflightFinding:
+        if settings.warm_start is not None:
+            return PreflightFinding(State.OK, "not known: the warm start was cut to a few steps")
+        return _rated(_mean(steps, metric), limits, sentence, cure)
+
     gradients = [record.get("train/grad_norm", 0.0) for record in steps]
     need = space.checkpoints * took.checkpoint + space.policy - space.there
     free = space.free + took.checkpoint  # the rehearsal's will be gone
@@ -288,22 +303,20 @@ def judge(
             f"resume; gradients of norm {', '.join(f'{norm:.3g}' for norm in gradients)}",
         ),
         "memory": _memory(took.gpus, steps),
-        "cut": _rated(
-            _mean(steps, "train/truncated"),
+        "cut": judged(
+            "train/truncated",
             (_CUT[0], min(_CUT[1], gates.truncated or 1.0)),
             "{:.0%} of the episodes were ended by a token limit",
             "raise deltamem.limits.thinking_tokens, or train without thinking: +variant=no_thinking",
         ),
-        "readable": PreflightFinding(State.OK, "not known: the warm start was cut to a few steps")
-        if settings.warm_start is not None
-        else _rated(
-            _mean(steps, "train/count/unreadable"),
+        "readable": judged(
+            "train/count/unreadable",
             (_UNREADABLE[0], min(_UNREADABLE[1], gates.unreadable or 1.0)),
             "{:.0%} of the episodes have no answer that can be read",
             "read some in validation/ of a run, or teach the protocol first: +warm_start=pretrained",
         ),
-        "spread": _rated(
-            _mean(steps, "train/no_signal"),
+        "spread": judged(
+            "train/no_signal",
             (0.8, gates.no_signal or 1.0),
             "{:.0%} of the prompts have rollouts of one reward, from which GRPO learns nothing",
             "more rollouts a prompt, or harder data: +variant=demanding",

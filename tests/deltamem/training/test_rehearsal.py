@@ -20,12 +20,14 @@ from rich.console import Console
 from run_cases import BATCH, SMALL, Run, await_true
 from training_cases import write_sessions
 
+from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError
 from deltamem.training import pipeline, preflight, rehearsal
 from deltamem.training.checkpoints import Space
+from deltamem.training.interruption import locked
 from deltamem.training.launch import TrainingFailedError
 from deltamem.training.machine import Gpu
-from deltamem.training.rehearsal import Size, Took, in_small, judge, rehearse, size_of, small_batch
+from deltamem.training.rehearsal import Size, Took, in_small, judge, rehearse, rows_of, size_of, small_batch
 
 torch, DataProto = lazy("torch"), names("verl", "DataProto")
 compute_rollout_correction_and_add_to_batch = names(
@@ -94,6 +96,15 @@ def test_the_size_of_the_papers_run(tmp_path: Path) -> None:
     assert size_of(config, (6750, 750)) == Size(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
 
 
+def test_the_size_of_a_run_whose_data_are_yet_to_be_made(tmp_path: Path) -> None:
+    demanding = placed(tmp_path, "+experiment=qwen8b", "+variant=demanding", "deltamem.out=/PLACE/run")
+    rows = rows_of(demanding[1])
+    assert rows == (6750, 750)
+    assert size_of(demanding[0], rows) == Size(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
+    smol = placed(tmp_path, "+experiment=smollm135m_gpu", "deltamem.out=/PLACE/run")[1]
+    assert rows_of(smol) == ((450 - 60) * 25, 50 * 25), "the first people are the warm start's"
+
+
 def steps(**changed: float) -> list[dict[str, Any]]:
     """Two steps and one after a resume: 10 s of sampling, 20 s that grow with the rollouts, 2 s that do not."""
     usual = {"seconds/step": 32.0, "seconds/gen": 10.0, "seconds/update_actor": 15.0, "seconds/ref": 5.0}
@@ -107,9 +118,14 @@ GPUS = [Gpu("A100", 80 << 30, "580", 60 << 30), Gpu("A100", 80 << 30, "580", 62 
 
 
 def table(
-    tmp_path: Path, records: list[dict[str, Any]], gpus: list[Gpu] = GPUS, free: int = 10**12, resume: float = 332.0
+    tmp_path: Path,
+    records: list[dict[str, Any]],
+    gpus: list[Gpu] = GPUS,
+    free: int = 10**12,
+    resume: float = 332.0,
+    experiment: tuple[str, ...] = QWEN,
 ) -> Any:
-    _, settings = placed(tmp_path, *QWEN)
+    _, settings = placed(tmp_path, *experiment)
     took = Took({"data": 9.0, "grpo": 500.0, "export": 60.0}, resume=resume, checkpoint=98 * 10**9, gpus=gpus)
     space = Space(3, 98 * 10**9, 33 * 10**9, there=0, free=free, place=tmp_path)
     found = judge(records, took, Size(64, 750, 105, 8, 7, 8), space, settings, batch=16, heldout=188)
@@ -148,6 +164,16 @@ def test_the_table_reckons_the_whole_run(tmp_path: Path) -> None:
 def test_what_speaks_against_a_run(tmp_path: Path, line: str, changed: dict[str, float], state: str, said: str) -> None:
     found = table(tmp_path, steps(**changed))
     assert found[line][0] == state and said in found[line][1], found[line]
+
+
+def test_what_a_warm_start_of_two_steps_cannot_know_speaks_against_nothing(tmp_path: Path) -> None:
+    untaught = {"train/truncated": 1.0, "train/count/unreadable": 1.0, "train/no_signal": 1.0, "train/grad_norm": 0.0}
+    smol = ("+experiment=smollm135m_gpu", "deltamem.out=/PLACE/run")
+    found = table(tmp_path, steps(**untaught), experiment=smol)
+    assert not [name for name, (state, _) in found.items() if state == "fail"], found
+    assert {found[name][1] for name in ("cut", "readable", "spread")} == {
+        "not known: the warm start was cut to a few steps"
+    }
 
 
 def test_machines_that_are_too_small_or_too_slow(tmp_path: Path) -> None:
@@ -229,6 +255,15 @@ def test_a_rehearsal_that_does_not_reach_its_end(scripted, tmp_path: Path, endin
     assert (found, said in text) == (code, True), text
     kept = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "runs").rglob("*"))
     assert kept == [f"{folder}/one.rehearsal.log" for folder in left]
+
+
+def test_a_second_rehearsal_is_refused_and_leaves_the_first_alone(scripted, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / ".one.rehearsal"
+    with locked(folder / "lock", patience=0.0):
+        (folder / "data").mkdir()
+        with pytest.raises(DeltaMemError, match="another run is at work there"):
+            scripted()
+    assert (folder / "data").is_dir() and "RAY_TMPDIR" not in os.environ
 
 
 @pytest.mark.slow
