@@ -159,11 +159,11 @@ def remove_incomplete(folder: Path) -> None:
 
 
 def remove_old(folder: Path, *, keep: int | None, rewards: Mapping[int, float]) -> None:
-    """Remove all complete checkpoints but the newest `keep` and the best by their held-out `rewards`; None keeps all.
+    """Remove all complete checkpoints but the newest `keep` and the best by their held-out `rewards`; None or 0 keeps all.
 
     verl's own rotation would remove the last one before the next is complete, and knows no best.
     """
-    if keep is not None:
+    if keep:
         best = best_complete(folder, rewards)
         for path in [path for path in _listed(folder) if is_whole(path)][keep:]:
             if path != best:
@@ -211,7 +211,7 @@ def space_of(config: DictConfig, shape: ModelShape) -> Space:
     folder = Path(trainer.default_local_dir)
     place = next(path for path in (folder, *folder.parents) if path.is_dir())
     return Space(
-        checkpoints=2 if keep is None else int(keep) + 1 + (trainer.test_freq > 0),
+        checkpoints=2 if not keep else int(keep) + 1 + (trainer.test_freq > 0),
         checkpoint=checkpoint,
         policy=_EXPORTED_BYTES * shape.parameters,
         there=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),

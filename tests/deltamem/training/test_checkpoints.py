@@ -158,7 +158,8 @@ def test_only_incomplete_and_old_checkpoints_are_removed(tmp_path: Path) -> None
     assert steps_in(tmp_path) == ["10", "11", "9", "x"]
     remove_incomplete(tmp_path)
     assert steps_in(tmp_path) == ["10", "9", "x"]
-    remove_old(tmp_path, keep=None, rewards={})
+    for everything in (None, 0):  # as in verl
+        remove_old(tmp_path, keep=everything, rewards={})
     assert latest_complete(tmp_path) == tmp_path / "global_step_10"
 
 

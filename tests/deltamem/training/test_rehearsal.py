@@ -171,9 +171,7 @@ def test_what_a_warm_start_of_two_steps_cannot_know_speaks_against_nothing(tmp_p
     smol = ("+experiment=smollm135m_gpu", "deltamem.out=/PLACE/run")
     found = table(tmp_path, steps(**untaught), experiment=smol)
     assert not [name for name, (state, _) in found.items() if state == "fail"], found
-    assert {found[name][1] for name in ("cut", "readable", "spread")} == {
-        "not known: the warm start was cut to a few steps"
-    }
+    assert {found[name][1] for name in ("cut", "readable", "spread")} == {"not known: the warm start was cut to a few steps"}
 
 
 def test_machines_that_are_too_small_or_too_slow(tmp_path: Path) -> None:

@@ -155,6 +155,10 @@ def test_every_experiment_takes_every_algorithm(experiment: str, name: str) -> N
     actor, batch = config.actor_rollout_ref.actor, config.data.train_batch_size
     assert batch % actor.ppo_mini_batch_size == 0 and not actor.use_kl_loss
     assert (actor.loss_scale_factor is None) == (actor.loss_agg_mode != "seq-mean-token-sum-norm")
+    if (overlong := config.deltamem.overlong) is not None:
+        assert overlong.buffer <= config.deltamem.turn_tokens // 2, (
+            "else every turn would lose reward, and each group have spread"
+        )
 
 
 def test_demanding_data_bring_their_reward() -> None:
