@@ -286,7 +286,7 @@ def judge(
     start = max(took.resume - last.get("seconds/step", 0.0), 0.0)
     once = start + took.stages["export"] + size.saves * save
     hours = [(once + size.steps * step[end] + size.validations * validation[end]) / 3600 for end in (0, 1)]
-    gates = settings.gates
+    gates, sampled = settings.gates, warm.get("seconds/gen", 0.0) * size.sessions / batch
 
     def judged(metric: str, limits: tuple[float, float], sentence: str, cure: str) -> PreflightFinding:
         if settings.warm_start is not None:
@@ -352,7 +352,8 @@ def judge(
             steps,
             settings,
             start=start,
-            sampling=max(warm.get("seconds/gen", 0.0) * size.sessions / batch, validation[1]),
+            sampling=max(sampled, validation[1]),
+            quiet=step[1] - sampled + save,
             longest=step[1] + validation[1] + save,
         ),
     }
@@ -392,16 +393,23 @@ def _memory(gpus: Sequence[machine.Gpu], steps: Sequence[Mapping[str, Any]]) -> 
 
 
 def _stops(
-    steps: Sequence[Mapping[str, Any]], settings: TrainSettings, *, start: float, sampling: float, longest: float
+    steps: Sequence[Mapping[str, Any]],
+    settings: TrainSettings,
+    *,
+    start: float,
+    sampling: float,
+    quiet: float,
+    longest: float,
 ) -> PreflightFinding:
-    """What would end the run before its end."""
+    """What would end the run before its end; between two batches the launcher has no sign of life for `quiet` seconds."""
     state, parts = State.OK, [f"after a request to stop (SIGUSR1) up to {longest:.0f} s: sbatch --signal=B:USR1@SECONDS"]
     if start > 30.0 * settings.start_minutes:
         state = State.WARN
         parts.append(f"a start of {start:.0f} s comes near deltamem.start_minutes={settings.start_minutes:g}")
-    if sampling > 30.0 * settings.stall_minutes:
-        state = State.WARN
-        parts.append(f"{sampling:.0f} s of sampling come near deltamem.stall_minutes={settings.stall_minutes:g}")
+    for seconds, what in ((sampling, "sampling"), (quiet, "updating and saving")):
+        if seconds > 30.0 * settings.stall_minutes:
+            state = State.WARN
+            parts.append(f"{seconds:.0f} s of {what} come near deltamem.stall_minutes={settings.stall_minutes:g}")
     if longest > _NOTICE:
         state = State.WARN
         parts.append(f"the {_NOTICE} s of slurm/train.sbatch are too few for that")

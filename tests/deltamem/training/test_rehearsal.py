@@ -158,6 +158,13 @@ def test_the_table_reckons_the_whole_run(tmp_path: Path) -> None:
         ("steps", {"train/grad_norm": 0.0}, "warn", "gradients of norm 0, 0, 0"),
         ("stops", {"train/failure": 0.01}, "warn", "1.0% of the rollouts broke; above deltamem.max_failure_rate=0.02"),
         ("stops", {"seconds/gen": 500.0}, "warn", "2000 s of sampling come near deltamem.stall_minutes=60"),
+        # Between two batches the launcher hears nothing.
+        (
+            "stops",
+            {"seconds/step": 632.0, "seconds/update_actor": 600.0},
+            "warn",
+            "1877 s of updating and saving come near deltamem.stall_minutes=60",
+        ),
         ("stops", {"seconds/update_actor": 2000.0}, "warn", "3600 s of slurm/train.sbatch are too few"),
     ],
 )
