@@ -163,7 +163,7 @@ def _moved(path: Path, run: Path) -> DictConfig:
     """The configuration of a run, whose folder may have been moved since."""
     config = cast(DictConfig, OmegaConf.load(path))
     if (out := config.deltamem.get("out")) is not None:
-        inside = re.compile(rf"{re.escape(out)}(?=[/'\"\s])")
+        inside = re.compile(rf"(?<![\w./-]){re.escape(out)}(?=[/'\"\s])")
         text = inside.sub(lambda _: str(run.absolute()), path.read_text(encoding="utf-8"))
         config = cast(DictConfig, OmegaConf.create(text))
     return config

@@ -169,6 +169,13 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     with torch.no_grad():
         assert torch.allclose(logits(loaded), merged, atol=1e-5), "with the matrices alone the start is read"
 
+    # The model's path only contains the one that the run had.
+    (tmp_path / "elsewhere" / "run").mkdir(parents=True)
+    start = Path(shutil.move(start, tmp_path / "elsewhere" / "run" / "start"))
+    OmegaConf.update(config, "actor_rollout_ref.model.path", str(start))
+    OmegaConf.save(config, run / "grpo" / "config.yaml")
+    export_run(run, tmp_path / "only")
+
     shutil.rmtree(start)
     with pytest.raises(DeltaMemError, match="only LoRA matrices are there, and the model that they belong to"):
         export_run(run, tmp_path / "only")
