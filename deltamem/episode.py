@@ -404,16 +404,19 @@ EPISODE_FILE = "episode.json"  # What a checkpoint was trained with, in its fold
 @dataclass(frozen=True, slots=True)
 class _EpisodeFile(EpisodeConfig):
     embedder: str | None = None  # Of the searches, by its public name; None if nobody noted it
+    turn_tokens: PositiveInt | None = None  # Most tokens of an assistant turn; None if nobody noted it
 
 
 _ADAPTER = TypeAdapter(_EpisodeFile)
 _SHAPES = [field.name for field in fields(EpisodeConfig)]
 
 
-def save_episode_config(folder: Path, config: EpisodeConfig, embedder: str | None = None) -> None:
-    """Write ``episode.json`` into a checkpoint folder, with the embedder that it was trained with."""
+def save_episode_config(
+    folder: Path, config: EpisodeConfig, embedder: str | None = None, turn_tokens: int | None = None
+) -> None:
+    """Write ``episode.json`` into a checkpoint folder, with the embedder and the longest turn that it was trained with."""
     own = {name: getattr(config, name) for name in _SHAPES}
-    noted = _EpisodeFile(**own, embedder=embedder and public_name(embedder))
+    noted = _EpisodeFile(**own, embedder=embedder and public_name(embedder), turn_tokens=turn_tokens)
     with atomic_writer(folder / EPISODE_FILE) as file:
         file.write(_ADAPTER.dump_json(noted, indent=2).decode("utf-8") + "\n")
 
@@ -435,6 +438,15 @@ def trained_embedder(folder: Path) -> str | None:
         DeltaMemError: If the file cannot be read; names the key.
     """
     return _read_file(folder).embedder
+
+
+def trained_turn_tokens(folder: Path) -> int | None:
+    """How many tokens a turn could have when a checkpoint was trained, as its ``episode.json`` says; None if it does not.
+
+    Raises:
+        DeltaMemError: If the file cannot be read; names the key.
+    """
+    return _read_file(folder).turn_tokens
 
 
 def _read_file(folder: Path) -> _EpisodeFile:

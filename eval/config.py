@@ -222,7 +222,7 @@ class BenchmarkConfig(StrictModel):
         """In what the manager's policy is used otherwise than trained; see `eval.policy.training_departures`."""
         episode = self.manager_settings().episode if self.manager.reading == "react" else None
         named = (self.manager.folder, root, episode, self.embedder.name, "manager.checkpoint")
-        return list(training_departures(*named))
+        return list(training_departures(*named, ("manager.max_tokens", self.manager.max_tokens)))
 
     @property
     def judged(self) -> bool:

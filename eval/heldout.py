@@ -486,7 +486,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         served = await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None
         asked = episode if settings.mode == "react" else None
         named = (settings.folder, (served or {}).get("root"), asked, settings.embedder_name, "checkpoint")
-        departures = list(training_departures(*named))
+        departures = list(training_departures(*named, ("max_new_tokens", settings.max_new_tokens)))
         for sentence in departures:
             console.print(sentence, markup=False, soft_wrap=True)
         embedder = load_embedder(settings.embedder_name, device=settings.device, batch_size=settings.batch_size)

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deltamem.embedding import same_embedder
-from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config, trained_embedder
+from deltamem.embedding import OFFLINE_MODEL, is_endpoint, same_embedder
+from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config, trained_embedder, trained_turn_tokens
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM
 from deltamem.refusals import is_passing
@@ -36,7 +36,12 @@ def _with_episode(folder: str | None) -> Path | None:
 
 
 def training_departures(
-    folder: Path | None, root: str | None, episode: EpisodeConfig | None, embedder: str, key: str
+    folder: Path | None,
+    root: str | None,
+    episode: EpisodeConfig | None,
+    embedder: str,
+    key: str,
+    turn: tuple[str, int | None],
 ) -> Iterator[str]:
     """In what a policy is used otherwise than it was trained, one sentence each; nothing where no folder of it is known.
 
@@ -46,6 +51,7 @@ def training_departures(
         episode: What is used; None if the policy is not asked by our turns.
         embedder: What is used, by name.
         key: The configuration key that names the folder.
+        turn: The configuration key of the longest turn in tokens, and its value; None if nothing cuts turns.
     """
     known = folder or _with_episode(root)
     if known is None:
@@ -56,9 +62,19 @@ def training_departures(
         yield f"{known} does not say with which embedder the policy was trained; {embedder} is used"
     elif not same_embedder(trained, embedder):
         yield f"the policy was trained with the embedder {trained}, and is used with {embedder}{advice}"
+    elif is_endpoint(embedder) and not same_embedder(trained, OFFLINE_MODEL):
+        yield f"queries reach {trained} behind an endpoint as they are, without the instruction that its own files may have"
+    if episode is None:
+        react = f"{key.replace('checkpoint', 'mode')}=react"
+        yield f"the policy was trained to write turns itself ({react}), and is asked in the mode assisted"
+        return
+    limit, most = turn
+    longest = trained_turn_tokens(known)
+    if longest is not None and most is not None and most < longest:
+        said = f"the policy was trained with turns of up to {longest} tokens, and is cut at {most}"
+        yield f"{said} ({limit}={longest} is as trained)"
     own = asdict(load_episode_config(known))
-    used = own if episode is None else asdict(episode)
-    if changed := [f"{name}={value}" for name, value in used.items() if value != own[name]]:
+    if changed := [f"{name}={value}" for name, value in asdict(episode).items() if value != own[name]]:
         yield f"the policy was trained with other episodes than {', '.join(changed)}{advice}"
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deltamem.embedding import same_embedder
@@ -145,7 +146,7 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
         given = config[part]["model"]
         if given is not None and not published.fullmatch(given):
             yield f"{part}.model={given}, where published scores are of {protocol.model}"
-    if config["answer"]["model"] is not None and config["answer"]["prompt"] is None:
+    if config["answer"]["model"] is not None and _is_ours(config["answer"]["prompt"]):
         yield "the answerer's prompt is our own words for the same instructions (answer.prompt=FILE takes another)"
     if config["judge"]["model"] is not None and (ours := _without_official(protocol, config["judge"]["prompt"])):
         yield f"the prompt of {', '.join(ours)} is our own words for the same instructions (judge.prompt=FILE: another)"
@@ -153,6 +154,11 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
         yield _ADD_ONLY
     for sentence in protocol.departures:
         yield sentence.replace("{embedder.name}", config["embedder"]["name"])
+
+
+def _is_ours(prompt: str | None) -> bool:
+    """Whether a prompt of the answerer is one of ours, also by name, told from a file as `eval.answer.load_prompt` does."""
+    return prompt is None or (Path(prompt).suffix != ".md" and Path(prompt).name == prompt)
 
 
 def _without_official(protocol: Protocol, given: str | Mapping[str, str] | None) -> list[str]:

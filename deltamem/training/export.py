@@ -152,7 +152,8 @@ def export_run(
     config = _moved(path, run)
     with whole_folder(target, "policy") as folder:
         export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
-        save_episode_config(folder, run_episode(config), str(config.deltamem.embedder.name))
+        trained = config.deltamem
+        save_episode_config(folder, run_episode(config), str(trained.embedder.name), int(trained.turn_tokens))
         found.check(weights_sha256(folder))
         card = model_card(run, config, step_of(checkpoint), target.name, found)
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -129,16 +129,16 @@ def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
     serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
     if not episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
-    embedder = public_name(str(config.deltamem.embedder.name))
+    embedder, turn = public_name(str(config.deltamem.embedder.name)), config.deltamem.turn_tokens
     return (
         "Serve it without vLLM's parsers for reasoning and tool calls: DeltaMem reads the tags itself.\n\n"
         f"```bash\n{serve}\n"
         "deltamem add SESSION.json --owner NAME --base-url http://localhost:8000/v1 --model deltamem "
         f"--checkpoint {folder} --embedder {embedder}\n"
         "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem "
-        f"checkpoint={folder} sessions=FILE out=DIR\n"
+        f"checkpoint={folder} sessions=FILE out=DIR max_new_tokens={turn}\n"
         "python -m eval.locomo protocol=paper system=deltamem manager.base_url=http://localhost:8000/v1 "
-        f"manager.model=deltamem manager.checkpoint={folder}\n```\n\n"
+        f"manager.model=deltamem manager.checkpoint={folder} manager.max_tokens={turn}\n```\n\n"
         f"`episode.json` holds the prompts, the limits and the embedder (`{embedder}`) that it was trained with; these "
         "commands apply them, and warn where others are used. "
         f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}."

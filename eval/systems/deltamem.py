@@ -107,8 +107,12 @@ class DeltaMemSystem:
         """Model, mode, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
         choice = choose_mode(self._settings.mode, self._policy)
         on = self._settings.safeguards
-        warning = "sessions and operations were corrected (manager.safeguards): this is not the agent as it was trained"
-        return ({"warnings": [warning]} if on and choice.mode == "react" else {}) | {
+        warning = ""
+        if choice.mode == "react" and on:
+            warning = "sessions and operations were corrected (manager.safeguards)"
+        elif choice.mode == "react" and self._settings.tries > 1:
+            warning = "answers that cannot be read were asked for again (attempts)"
+        return ({"warnings": [f"{warning}: this is not the agent as it was trained"]} if warning else {}) | {
             "safeguards": "on" if on else "off",
             "attempts": self._settings.tries,
             "model": self._policy.name,

@@ -97,6 +97,7 @@ def test_what_departs_from_the_papers_protocol_is_told(tmp_path: Path) -> None:
         "judge.model=gpt-4o-mini, where published scores are of gpt-4o",
     ]
     assert told(HALUMEM, "judge.prompt=eval_tools.py", "answer.prompt=a.md") == []
+    assert told(HALUMEM, "judge.prompt=eval_tools.py", "answer.prompt=answer_locomo") == [answers], "one of ours, by name"
     assert told(HALUMEM, "judge.prompt.qa=a.md", "answer.prompt=a.md") == [every.replace(", qa", "")]
     for name, departs in (("/models/Qwen3-Embedding-0.6B", False), ("all-MiniLM-L6-v2", True)):
         assert any("embedder.name=" in one for one in told(PERSONAMEM, f"embedder.name={name}")) is departs

@@ -84,7 +84,7 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     policy.mkdir(parents=True)
     (policy / "config.json").write_text("{}")
     (policy / "model.safetensors").write_bytes(b"trained")
-    (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"]}))
+    (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"], "turn_tokens": 2900}))
     vllm, port = program(tmp_path / "vllm", VLLM), free_port()
     with serve(LOCOMO.script) as server:
         chosen = ("points=[tau_0.75,tau_0.50]", f"serve={vllm}", f"port={port}", "serve_args=[--dtype,auto]")
@@ -113,6 +113,7 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     assert summary["system"] == "deltamem" and summary["memories"]["written"] > 0 and not summary["failures"]["count"]
     config = summary["making"]["config"]
     assert (config["protocol"], config["embedder"]["name"]) == ("paper", "Qwen/Qwen3-Embedding-0.6B")
+    assert config["manager"]["max_tokens"] == 2900, "as trained"
     episode = json.loads((out / "tau_0.75" / "manifest.json").read_text("utf-8"))["episode"]
     assert (episode["k"], episode["memory_fields"]) == (3, ["text", "id"])
     log = (out / "tau_0.75.server.log").read_text("utf-8")

@@ -20,6 +20,7 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 from deltamem.assisted import AssistedConfig
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
+from deltamem.manager import ManagerSettings
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import open_models
@@ -92,6 +93,20 @@ async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
     assert facts["model"] == f"tiny at {server.url}" and facts["window"] == 16384 and facts["embedder"] == "words"
     assert set(facts["prompt_hashes"]) == {"manager", "session"} and "deltamem" in facts["versions"]
     assert (facts["safeguards"], facts["attempts"], "warnings" in facts) == ("off", 1, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (ManagerSettings(mode="react", safeguards=False), None),
+        (ManagerSettings(mode="react", safeguards=False, attempts=2), "asked for again (attempts): this is not the agent"),
+        (ManagerSettings(mode="react"), "corrected (manager.safeguards): this is not the agent"),
+        (ManagerSettings(mode="assisted"), None),
+    ],
+)
+def test_what_is_not_as_in_training_is_a_warning(settings: ManagerSettings, said: str | None, tmp_path: Path) -> None:
+    found = DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, settings=settings).facts().get("warnings", [])
+    assert len(found) == (said is not None) and all(said in one for one in found)
 
 
 async def test_what_was_rolled_back_is_no_source_and_its_session_is_read_again(tmp_path: Path) -> None:

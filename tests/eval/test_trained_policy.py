@@ -91,6 +91,29 @@ def test_a_model_that_is_no_folder_of_a_policy_has_the_defaults(policy: Path) ->
         benchmark_config(policy, f"manager.checkpoint={policy.parent}")
 
 
+def test_a_turn_that_is_cut_earlier_than_in_training_is_told(policy: Path) -> None:
+    save_episode_config(policy, EpisodeConfig(), MINI, turn_tokens=2900)
+    named = ("system=deltamem", f"manager.model={policy}")
+    cut = "the policy was trained with turns of up to 2900 tokens, and is cut at 2048 "
+    cut += "(manager.max_tokens=2900 is as trained)"
+    assert benchmark_config(policy, *named).training_departures(None) == [cut]
+    for enough in ("2900", "4096", "null"):
+        assert benchmark_config(policy, *named, f"manager.max_tokens={enough}").training_departures(None) == []
+
+
+def test_a_policy_that_is_not_asked_by_its_turns_is_told(policy: Path) -> None:
+    for mode in ("auto", "assisted"):
+        (told,) = benchmark_config(policy, f"manager.model={policy}", f"manager.mode={mode}").training_departures(None)
+        assert told == "the policy was trained to write turns itself (manager.mode=react), and is asked in the mode assisted"
+
+
+def test_an_endpoint_that_leaves_out_the_instruction_of_queries_is_told(policy: Path) -> None:
+    given = ("system=deltamem", f"manager.model={policy}")
+    (told,) = benchmark_config(policy, *given, f"embedder.name=http://gpu1:8000/v1#{QWEN}").training_departures(None)
+    assert told.startswith(f"queries reach {QWEN} behind an endpoint as they are")
+    assert benchmark_config(policy, *given, f"embedder.name=/models/{QWEN}").training_departures(None) == []
+
+
 def test_a_departure_is_told_when_the_run_begins_and_in_the_summary(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

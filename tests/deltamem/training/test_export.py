@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from training_cases import write_sessions
 
 from deltamem.config import CONFIGS
-from deltamem.episode import EpisodeSettings, load_episode_config, trained_embedder
+from deltamem.episode import EpisodeSettings, load_episode_config, trained_embedder, trained_turn_tokens
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
@@ -60,7 +60,7 @@ def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor]) -> Path:
         "data": {"max_prompt_length": 320, "max_response_length": 448, "train_batch_size": 4},
         "trainer": {"experiment_name": "tiny", "total_training_steps": 36},
     }
-    config["deltamem"]["embedder"] = {"name": "/models/Qwen3-Embedding-0.6B"}
+    config["deltamem"] |= {"embedder": {"name": "/models/Qwen3-Embedding-0.6B"}, "turn_tokens": 200}
     (folder / "grpo").mkdir()
     OmegaConf.save(OmegaConf.create(config), folder / "grpo" / "config.yaml")
     lines = [{"step": 0, "heldout/reward": 0.25}, {"step": 2, "train/reward": 0.5}, {"step": 3, "train/reward": 0.9}]
@@ -105,6 +105,7 @@ def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Pa
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(model_folder).chat_template
     assert load_episode_config(policy) == EpisodeSettings.model_validate(EPISODE).config()
     assert trained_embedder(policy) == "Qwen3-Embedding-0.6B", "a folder of this machine says nothing to others"
+    assert trained_turn_tokens(policy) == 200
     assert not (policy / "of_an_older_export").exists()
     assert not list(tmp_path.glob(".*.partial"))
 
@@ -128,6 +129,7 @@ def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -
     assert "| held-out reward | 0.250 (step 0) | 0.250 (step 0) | 2 |" in body
     assert "0.900" not in body, "a later step is not this policy's"
     assert "--embedder Qwen3-Embedding-0.6B\n" in body and "checkpoint=policy sessions=FILE" in body
+    assert "max_new_tokens=200\n" in body and "manager.checkpoint=policy manager.max_tokens=200\n" in body
     assert "| steps | 2 of 36 |" in body and "--max-model-len 768\n" in body and "prompt manager_compact, sha256" in body
     (base := run / "base").mkdir()
     (base / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a]\n---\n# Base\n")
