@@ -114,6 +114,18 @@ def evaluate(
     return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))
 
 
+def check_ready(benchmark: type[Benchmark[Config]], config: Config) -> None:
+    """Refuse a run for want of a prompt, the data or the embedder, before anything else is started for it.
+
+    Raises:
+        DeltaMemError: If one of them is missing or wrong.
+    """
+    specs = benchmark.judges(config) if config.judged else {}
+    load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, specs, benchmark.prompts)
+    benchmark(config)
+    make_embedder(config.embedder).queries(["memory"])
+
+
 async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: GivenParts, console: Console) -> Summary:
     started = time.perf_counter()
     config = benchmark.config

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -87,6 +88,8 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
             needs = "answer.model and judge.model" if study.judged else "answer.model"
             raise DeltaMemError(f"{name} is of a model's answers: it needs {needs} beside base_url")
         evaluations.append((label, model, config, here))
+    if evaluations:  # what all points need: serving a model takes minutes
+        runner.check_ready(kind, evaluations[0][2])
     code = 0
     for number, (label, model, config, here) in enumerate(evaluations, start=1):
         console.print(f"{name}, {label} ({number} of {len(evaluations)}): {model}, records in {config.out}")
@@ -108,7 +111,10 @@ def _done(config: BenchmarkConfig) -> bool:
     """
     if not (path := config.out / SUMMARY_FILE).is_file():
         return False
-    summary = Summary.model_validate_json(read_text(path))
+    try:
+        summary = Summary.model_validate_json(read_text(path))
+    except ValidationError:  # of another version; the run itself decides what it can go on with
+        return False
     settled = summary.partial is None and not summary.failures.count
     if not settled or summary.making.config != config.reported():
         return False

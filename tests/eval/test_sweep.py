@@ -87,6 +87,8 @@ def test_a_policy_is_served_with_its_prompts_and_what_is_not_trained_says_how(sw
     (policy / "episode.json").write_text(json.dumps({"k": 3, "memory_fields": ["text", "id"], "turn_tokens": 2900}))
     vllm, port = program(tmp_path / "vllm", VLLM), free_port()
     with serve(LOCOMO.script) as server:
+        (kept := tmp_path / "runs" / "table4" / "tau_0.75").mkdir(parents=True)
+        (kept / "summary.json").write_text("{}")  # of another version: no result, and no reason to stop
         chosen = ("points=[tau_0.75,tau_0.50]", f"serve={vllm}", f"port={port}", "serve_args=[--dtype,auto]")
         models = (
             f"base_url={server.url}",
@@ -176,6 +178,11 @@ def test_accuracy_over_sessions_is_one_chart_and_one_for_each_point(sweep: Comma
             "table7 is of a model's answers: it needs answer.model and judge.model",
         ),
         (["table7", "points=[DeltaMem-8B]", "serve=no-such-program"], "serve=no-such-program cannot be run"),
+        # Found before a model is served, which takes minutes
+        (
+            ["table7", "points=[DeltaMem-8B]", "serve=no-such-program", "judge.prompt=no.py"],
+            "error: prompt no.py cannot be read",
+        ),
         (
             ["table7", "points=[DeltaMem-8B]", f"serve={sys.executable}"],  # which has no program called serve
             "ended with exit code 2; see runs/table7/DeltaMem-8B.server.log",
