@@ -387,9 +387,7 @@ def test_the_warning_may_come_while_the_nodes_join(machine: Machine) -> None:
 
 
 @slow
-def test_a_policy_is_served_and_evaluated_by_the_name_of_its_folder(
-    machine: Machine,
-) -> None:
+def test_a_policy_is_served_and_evaluated_by_the_name_of_its_folder(machine: Machine) -> None:
     machine.serves(f"exec {sys.executable} -S -E {machine.folder}/health.py $port")
     model = machine.folder / "policy"
     model.mkdir()

@@ -306,3 +306,12 @@ def _as_worker(config: DictConfig) -> DictConfig:
             name = key.removeprefix("log_prob_")
             config[name if name.startswith("use_") else f"ppo_{name}"] = config.pop(key)
     return config
+
+
+def moved(value: Any, before: str, after: str) -> Any:
+    """Configuration values, JSON-like, with paths below one folder put below another."""
+    if isinstance(value, dict):
+        return {key: moved(inner, before, after) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [moved(inner, before, after) for inner in value]
+    return after + value[len(before) :] if isinstance(value, str) and f"{value}/".startswith(f"{before}/") else value

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from deltamem.config import run_plain
@@ -33,6 +32,7 @@ from deltamem.training.checkpoints import (
     step_of,
     whole_folder,
 )
+from deltamem.training.config import moved
 from deltamem.training.measured import read_measured
 from deltamem.training.model_card import model_card, run_episode
 
@@ -149,7 +149,9 @@ def export_run(
     path = run / "grpo" / "config.yaml"
     if not path.is_file():
         raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
-    config = _moved(path, run)
+    written: Any = OmegaConf.to_container(OmegaConf.load(path))
+    # The run's folder may have been moved since.
+    config = OmegaConf.create(moved(written, str(written["deltamem"].get("out", run)), str(run.absolute())))
     with whole_folder(target, "policy") as folder:
         export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
         trained = config.deltamem
@@ -158,16 +160,6 @@ def export_run(
         card = model_card(run, config, step_of(checkpoint), target.name, found)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return checkpoint
-
-
-def _moved(path: Path, run: Path) -> DictConfig:
-    """The configuration of a run, whose folder may have been moved since."""
-    config = cast(DictConfig, OmegaConf.load(path))
-    if (out := config.deltamem.get("out")) is not None:
-        inside = re.compile(rf"(?<![\w./-]){re.escape(out)}(?=[/'\"\s])")
-        text = inside.sub(lambda _: str(run.absolute()), path.read_text(encoding="utf-8"))
-        config = cast(DictConfig, OmegaConf.create(text))
-    return config
 
 
 def find_checkpoint(run: Path, step: Choice) -> Path:

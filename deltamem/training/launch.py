@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from deltamem.training.checkpoints import (
     step_of,
 )
 from deltamem.training.cluster import worker_path
-from deltamem.training.config import EPISODE_SHARE, WARM_START_MAY_CHANGE, TrainSettings
+from deltamem.training.config import EPISODE_SHARE, WARM_START_MAY_CHANGE, TrainSettings, moved
 from deltamem.training.data import AGENT_NAME, count_rows
 from deltamem.training.gates import Gates
 from deltamem.training.interruption import NOT_FINISHED, blocked, locked, on_request
@@ -336,8 +335,8 @@ def changed_since(path: Path, config: DictConfig, *, resuming: bool, given: Coll
 
 def _from_out(values: Mapping[str, str]) -> dict[str, str]:
     """JSON values by key, with paths inside ``deltamem.out`` given from there."""
-    out = re.escape(values.get("deltamem.out", '""')[:-1])
-    return {key: re.sub(rf'{out}(?=["/])', '"OUT', text) for key, text in values.items()}
+    out = str(json.loads(values.get("deltamem.out", "null")))
+    return {key: json.dumps(moved(json.loads(text), out, "OUT")) for key, text in values.items()}
 
 
 def _given_keys() -> list[str]:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, cast
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from deltamem.config import validated
+from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, run_stages
 from deltamem.training import machine, models, pipeline, preflight, token_limits
 from deltamem.training.checkpoints import Space, space_of
-from deltamem.training.config import SupervisedConfig, TrainSettings, WarmStartConfig
+from deltamem.training.config import SupervisedConfig, TrainSettings, WarmStartConfig, moved
 from deltamem.training.data import count_rows
 from deltamem.training.interruption import NOT_FINISHED, locked
 from deltamem.training.launch import TrainingFailedError, run_grpo
@@ -47,7 +47,7 @@ _SCALED = ("reward", "old_log_prob", "ref", "values", "adv", "update_critic", "u
 """Phases of a step that take as much longer as there are more rollouts; generation may take less, what is left the same."""
 
 
-class Size(NamedTuple):
+class RunSize(NamedTuple):
     """How large the run is beside its rehearsal."""
 
     sessions: int  # of a step
@@ -147,18 +147,17 @@ def _nothing_left(folder: Path, log: Path) -> Iterator[Any]:
 
 def rows_of(settings: TrainSettings) -> tuple[int, int]:
     """How many sessions to train on and held out a data set will have that the run makes itself."""
-    # Defaults of configs/synth.yaml.
-    synth = {"people": 300, "sessions": 25, "heldout_share": 0.1} | (settings.synth or {})
-    heldout = round(synth["people"] * synth["heldout_share"])
-    train = max(synth["people"] - heldout - settings.data.skip_people, 0)
-    return train * synth["sessions"], heldout * synth["sessions"]
+    synth = OmegaConf.merge(OmegaConf.load(CONFIGS / "synth.yaml"), settings.synth or {})
+    heldout = round(synth.people * synth.heldout_share)
+    train = max(synth.people - heldout - settings.data.skip_people, 0)
+    return train * synth.sessions, heldout * synth.sessions
 
 
 def in_small(
     config: DictConfig, settings: TrainSettings, folder: Path, *, rows: tuple[int, int]
 ) -> tuple[DictConfig, TrainSettings]:
     """The configuration of the rehearsal, which writes to a folder of its own; `rows` are the sessions of both splits."""
-    plain = cast(DictConfig, OmegaConf.create(_moved(OmegaConf.to_container(config), str(settings.out), str(folder))))
+    plain = cast(DictConfig, OmegaConf.create(moved(OmegaConf.to_container(config), str(settings.out), str(folder))))
     with open_dict(plain):
         ours, trainer, model = plain.deltamem, plain.trainer, plain.actor_rollout_ref
         if settings.model is None:
@@ -187,15 +186,6 @@ def in_small(
     return plain, validated(plain.deltamem, TrainSettings)
 
 
-def _moved(value: Any, before: str, after: str) -> Any:
-    """Configuration values with paths below one folder put below another."""
-    if isinstance(value, dict):
-        return {key: _moved(inner, before, after) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_moved(inner, before, after) for inner in value]
-    return after + value[len(before) :] if isinstance(value, str) and f"{value}/".startswith(f"{before}/") else value
-
-
 def small_batch(config: DictConfig) -> int:
     """Sessions of a step: about a quarter, whose rollouts divide among ranks and micro-batches as those of the run do."""
     model, whole, n = config.actor_rollout_ref, int(config.data.train_batch_size), int(config.actor_rollout_ref.rollout.n)
@@ -208,12 +198,12 @@ def small_batch(config: DictConfig) -> int:
     return next((size for size in sizes if all(size * n % part == 0 for part in parts)), whole)
 
 
-def size_of(config: DictConfig, rows: tuple[int, int]) -> Size:
+def size_of(config: DictConfig, rows: tuple[int, int]) -> RunSize:
     """The size of a run on so many sessions to train on and held out."""
     trainer, batch = config.trainer, int(config.data.train_batch_size)
     steps = trainer.total_training_steps or rows[0] // batch * trainer.total_epochs
     every = [-(-steps // freq) if freq > 0 else 0 for freq in (trainer.test_freq, trainer.save_freq)]
-    return Size(
+    return RunSize(
         batch, rows[1], steps, every[0] + trainer.val_before_train, every[1], trainer.n_gpus_per_node * trainer.nnodes
     )
 
@@ -260,7 +250,7 @@ def _watched_memory() -> Iterator[list[machine.Gpu]]:
 def judge(
     records: Sequence[Mapping[str, Any]],
     took: Took,
-    size: Size,
+    size: RunSize,
     space: Space,
     settings: TrainSettings,
     *,
@@ -296,7 +286,7 @@ def judge(
     gradients = [record.get("train/grad_norm", 0.0) for record in steps]
     need = space.checkpoints * took.checkpoint + space.policy - space.there
     free = space.free + took.checkpoint  # the rehearsal's will be gone
-    found = {
+    return {
         "steps": PreflightFinding(
             State.OK if all(gradients) else State.WARN,
             f"{STEPS} of {batch} sessions, a validation, a checkpoint, an export, {len(steps) - STEPS} more after the "
@@ -357,7 +347,6 @@ def judge(
             longest=step[1] + validation[1] + save,
         ),
     }
-    return found
 
 
 def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:

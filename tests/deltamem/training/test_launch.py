@@ -201,9 +201,10 @@ def test_metrics_and_alarms_need_no_logger_of_the_users(given: Any, used: list[s
     assert list(launch._for_verl(config, None, {}, True).trainer.logger) == used
 
 
-def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched) -> None:
+def test_a_request_that_reaches_the_whole_job_is_the_launchers_alone(launched: Launched, tmp_path: Path) -> None:
     # The trainer takes most of a minute to import verl, before which it has no handler.
     launched("import os, signal; os.kill(os.getpid(), signal.SIGUSR1); (folder / 'grpo' / 'pulse').touch()")
+    assert (tmp_path / "grpo" / "pulse").exists(), "it lived on"
 
 
 _REPORTS = """
@@ -238,8 +239,10 @@ def test_a_validation_that_a_killed_process_lost_is_made_up_for(launched: Launch
     launched("sys.exit(1)")  # is not started again
 
 
-def test_a_gate_that_is_met_at_the_end_throws_nothing_away(launched: Launched) -> None:
+def test_a_gate_that_is_met_at_the_end_throws_nothing_away(launched: Launched, tmp_path: Path) -> None:
     launched(f"{_REPORTS}report(0, **{{'val-aux/deltamem/count/violations/token_limit/mean@1': 0.6}})")
+    [line] = read_metrics(tmp_path / "metrics.jsonl")
+    assert line["heldout/count/violations/token_limit"] == 0.6
 
 
 def test_a_request_of_a_person_is_no_failure(launched: Launched) -> None:

@@ -27,7 +27,7 @@ from deltamem.training.checkpoints import Space
 from deltamem.training.interruption import locked
 from deltamem.training.launch import TrainingFailedError
 from deltamem.training.machine import Gpu
-from deltamem.training.rehearsal import Size, Took, in_small, judge, rehearse, rows_of, size_of, small_batch
+from deltamem.training.rehearsal import RunSize, Took, in_small, judge, rehearse, rows_of, size_of, small_batch
 
 torch, DataProto = lazy("torch"), names("verl", "DataProto")
 compute_rollout_correction_and_add_to_batch = names(
@@ -93,14 +93,14 @@ def test_the_rollouts_of_a_small_step_divide_among_the_gpus(
 
 def test_the_size_of_the_papers_run(tmp_path: Path) -> None:
     config, _ = placed(tmp_path, *QWEN)
-    assert size_of(config, (6750, 750)) == Size(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
+    assert size_of(config, (6750, 750)) == RunSize(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
 
 
 def test_the_size_of_a_run_whose_data_are_yet_to_be_made(tmp_path: Path) -> None:
     demanding = placed(tmp_path, "+experiment=qwen8b", "+variant=demanding", "deltamem.out=/PLACE/run")
     rows = rows_of(demanding[1])
     assert rows == (6750, 750)
-    assert size_of(demanding[0], rows) == Size(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
+    assert size_of(demanding[0], rows) == RunSize(sessions=64, heldout=750, steps=105, validations=8, saves=7, gpus=8)
     smol = placed(tmp_path, "+experiment=smollm135m_gpu", "deltamem.out=/PLACE/run")[1]
     assert rows_of(smol) == ((450 - 60) * 25, 50 * 25), "the first people are the warm start's"
 
@@ -128,7 +128,7 @@ def table(
     _, settings = placed(tmp_path, *experiment)
     took = Took({"data": 9.0, "grpo": 500.0, "export": 60.0}, resume=resume, checkpoint=98 * 10**9, gpus=gpus)
     space = Space(3, 98 * 10**9, 33 * 10**9, there=0, free=free, place=tmp_path)
-    found = judge(records, took, Size(64, 750, 105, 8, 7, 8), space, settings, batch=16, heldout=188)
+    found = judge(records, took, RunSize(64, 750, 105, 8, 7, 8), space, settings, batch=16, heldout=188)
     return {name: (one.state.value, one.found) for name, one in found.items()}
 
 
