@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
+from deltamem.bank.base import best_rows
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, Vectors
 from deltamem.llm import LLM, Usage
@@ -61,7 +62,7 @@ class _Statement(BaseModel):
     fact: str = ""
 
 
-class _Facts(BaseModel):
+class _Extracted(BaseModel):
     facts: list[_Statement]
 
 
@@ -74,7 +75,7 @@ _A = TypeVar("_A", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fact:
+class _StoredFact:
     text: str
     time: datetime
     sources: tuple[str, ...]
@@ -120,7 +121,7 @@ class LightMemStore:
     def __init__(self, system: LightMemSystem, key: StoreKey) -> None:
         self._system = system
         self._key = key
-        self._facts: list[_Fact] = []  # In the order in which they came
+        self._facts: list[_StoredFact] = []  # In the order in which they came
         self._ingested: dict[str, Ingested] = {}
         self._usage = Usage()  # Of the session that is being ingested
         self._unreadable = 0
@@ -144,7 +145,7 @@ class LightMemStore:
         found = [fact for topics in asked for fact in await self._extracted(session, topics)]
         readable = not asked or self._unreadable < len(asked)
         vectors = await asyncio.to_thread(self._system.embedder.documents, [text for text, _ in found])
-        fresh = [_Fact(text, session.time, said, vector) for (text, said), vector in zip(found, vectors, strict=True)]
+        fresh = [_StoredFact(text, session.time, said, vector) for (text, said), vector in zip(found, vectors, strict=True)]
         slept = await self._slept(fresh) if self._system.sleep else {}
         changed = [fact for fact in slept.values() if fact is not None]
         every = [slept.get(place, fact) for place, fact in enumerate([*self._facts, *fresh])]
@@ -166,8 +167,8 @@ class LightMemStore:
         (wanted,) = await asyncio.to_thread(self._system.embedder.queries, [query])
         facts = list(self._facts)
         similarity = np.round(np.stack([fact.vector for fact in facts]) @ wanted, 6)
-        order = np.argsort(-similarity, kind="stable")[:k]
-        return [Passage(facts[at].text, facts[at].time, facts[at].sources, float(similarity[at])) for at in order]
+        best = ((facts[at], float(similarity[at])) for at in best_rows(similarity, k))
+        return [Passage(fact.text, fact.time, fact.sources, alike) for fact, alike in best]
 
     async def _gathered(self, turns: Sequence[DialogueTurn]) -> list[list[Sequence[DialogueTurn]]]:
         """The topics of a session, gathered for a call each (sensory and short-term memory)."""
@@ -203,28 +204,30 @@ class LightMemStore:
             "\n".join(f"[{numbers[turn.id]}] {turn.speaker or turn.role}: {turn.text}" for turn in topic) for topic in topics
         )
         fields = {"owner": self._key.owner, "date": spoken_date(session.time), "lines": "\n\n".join(shown)}
-        answer = await self._ask("extract", _Facts, **fields)
+        answer = await self._ask("extract", _Extracted, **fields)
         return [
             (" ".join(one.fact.split()), (turns[one.line - 1].id,) if 0 < one.line <= len(turns) else ())
             for one in (answer.facts if answer is not None else ())
             if one.fact.strip()
         ]
 
-    async def _slept(self, fresh: Sequence[_Fact]) -> dict[int, _Fact | None]:
+    async def _slept(self, fresh: Sequence[_StoredFact]) -> dict[int, _StoredFact | None]:
         """What becomes of facts because of fresh ones, by their place: another text, or None where they are deleted.
 
         The state is that before the sleep for all of them, so that the calls do not wait for each other.
         """
         facts = [*self._facts, *fresh]
-        newer: defaultdict[int, list[int]] = defaultdict(list)
+        if not fresh:
+            return {}
+        vectors = np.stack([fact.vector for fact in facts])
+        newer: defaultdict[int, list[_StoredFact]] = defaultdict(list)
         for place in range(len(self._facts), len(facts)):
-            if place:
-                similarity = np.stack([fact.vector for fact in facts[:place]]) @ facts[place].vector
-                for at in np.argsort(-similarity, kind="stable")[:QUEUE]:
-                    if similarity[at] >= ALIKE:
-                        newer[int(at)].append(place)
-        calls = (self._decided(facts[at], [facts[one] for one in of]) for at, of in newer.items())
-        changed: dict[int, _Fact | None] = {}
+            similarity = vectors[:place] @ vectors[place]
+            for at in best_rows(similarity, QUEUE):
+                if similarity[at] >= ALIKE:
+                    newer[int(at)].append(facts[place])
+        calls = (self._decided(facts[at], of) for at, of in newer.items())
+        changed: dict[int, _StoredFact | None] = {}
         for at, fact in zip(newer, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(fact, BaseException):  # once no call is under way any more
                 raise fact
@@ -232,7 +235,7 @@ class LightMemStore:
                 changed[at] = fact
         return changed
 
-    async def _decided(self, fact: _Fact, newer: Sequence[_Fact]) -> _Fact | None:
+    async def _decided(self, fact: _StoredFact, newer: Sequence[_StoredFact]) -> _StoredFact | None:
         """A fact as newer ones leave it: itself, rewritten, or None."""
         listed = "\n".join(f"- {spoken_date(one.time)}: {one.text}" for one in newer)
         answer = await self._ask("sleep", _Decision, time=spoken_date(fact.time), memory=fact.text, newer=listed)
