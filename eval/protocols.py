@@ -41,7 +41,8 @@ class Protocol:
 
     values: Mapping[str, Any]
     departures: tuple[str, ...] = ()
-    model: str = _MODEL  # That answered and judged
+    answered_by: str = _MODEL
+    judged_by: str = _MODEL
     judges: tuple[str, ...] = ("lenient",)  # That were asked; none if answers need none
 
 
@@ -90,7 +91,8 @@ HALUMEM = {
     DEFAULT: Protocol({"judges": ["qa", "qa_strict"]}),
     PAPER: Protocol(
         _HALUMEM | _PAPER | {"judges": ["qa"]},
-        model="gpt-4o",
+        answered_by="gpt-4o",
+        judged_by="gpt-4o",
         judges=("integrity", "accuracy", "update", "qa"),
     ),
 }
@@ -141,11 +143,11 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
         same = same_embedder(group[last], value) if key == "embedder.name" else group[last] == value
         if not same:
             yield f"{key}={shown(group[last])}, where the protocol has {shown(value)}"
-    published = re.compile(rf"(?:.*/)?{re.escape(protocol.model)}(?:-\d[-\d]*)?")  # gpt-4o-mini is another than gpt-4o
-    for part in ("answer", "judge") if protocol.judges else ("answer",):
-        given = config[part]["model"]
-        if given is not None and not published.fullmatch(given):
-            yield f"{part}.model={given}, where published scores are of {protocol.model}"
+    judging = {"judge": protocol.judged_by} if protocol.judges else {}
+    for part, model in {"answer": protocol.answered_by, **judging}.items():
+        given = config[part]["model"]  # gpt-4o-mini is another than gpt-4o
+        if given is not None and not re.fullmatch(rf"(?:.*/)?{re.escape(model)}(?:-\d[-\d]*)?", given):
+            yield f"{part}.model={given}, where published scores are of {model}"
     if config["answer"]["model"] is not None and _is_ours(config["answer"]["prompt"]):
         yield "the answerer's prompt is our own words for the same instructions (answer.prompt=FILE takes another)"
     if config["judge"]["model"] is not None and (ours := _without_official(protocol, config["judge"]["prompt"])):
@@ -162,7 +164,7 @@ def _is_ours(prompt: str | None) -> bool:
 
 
 def _without_official(protocol: Protocol, given: str | Mapping[str, str] | None) -> list[str]:
-    """The judges of a protocol that are asked by our own prompts under ``judge.prompt``; see `eval.judge.given_prompt`."""
+    """The judges of a protocol that are asked by our own prompts under ``judge.prompt``; see `eval.parts.given_prompts`."""
     if isinstance(given, str):  # a program holds all of them, another file that of the judge of answers
         return [] if given.endswith(".py") else list(protocol.judges[:-1])
     return [name for name in protocol.judges if name not in (given or {})]

@@ -20,7 +20,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.text_files import decoded
 from eval.config import RecallConfig
 from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, draw, find, missing, noted, nothing_usable, reading
-from eval.protocols import DEFAULT, Protocol, departures
+from eval.protocols import DEFAULT, Protocol
 from eval.records import QuestionRecord
 from eval.systems.base import DialogueSession, DialogueTurn, FolderName
 
@@ -42,7 +42,6 @@ BATCH_TURNS = 2
 STITCH = "stitch"
 """The protocol of the STITCH paper's columns (its Table 1): its budget, its samples, one judge for all questions."""
 _SAMPLES: dict[str, int] = {"oracle": 50, "s": 50, "m": 15}
-_MODELS = {"answer": "gpt-5-mini", "judge": "gpt-4.1-mini"}  # Of the paper
 
 _DEFAULT = {"k": 20, "answer.context_tokens": 200_000, "answer.cut": "passage", "judge.extra_body": {}}
 PROTOCOLS = {
@@ -56,10 +55,12 @@ PROTOCOLS = {
             "judge.extra_body": {"top_p": 0.9},
         },
         (
-            "the prompts are our own words for the same instructions; the answerer is also told the date of the question",
+            "the answerer is also told the date of the question",
             "which questions the paper drew is not known: the sample has the shares of types of the whole",
             "every system has the same embedder ({embedder.name}), not the one that it was published with",
         ),
+        answered_by="gpt-5-mini",
+        judged_by="gpt-4.1-mini",
     ),
 }
 
@@ -81,17 +82,11 @@ class LongMemEvalConfig(RecallConfig):
         return values
 
     def departures(self) -> list[str]:
-        """Where the run departs from the published protocol that it names, which answers and judges by two models."""
-        if self.protocol == DEFAULT:
-            return []
-        config, told = self.model_dump(mode="json"), []
-        for part, model in _MODELS.items():
-            given, config[part]["model"] = config[part]["model"], None
-            if given is not None and model not in given:
-                told.append(f"{part}.model={given}, where published scores are of {model}")
-        if self.limit != _SAMPLES[self.version]:
-            told.append(f"limit={self.limit}, where the protocol has {_SAMPLES[self.version]}")
-        return [*told, *departures(self.protocols, config)]
+        """Where the run departs from the published protocol that it names, whose sample goes by the version."""
+        told = super().departures()
+        if self.protocol == STITCH and self.limit != _SAMPLES[self.version]:
+            told.insert(0, f"limit={self.limit}, where the protocol has {_SAMPLES[self.version]}")
+        return told
 
 
 class _Turn(BaseModel):

@@ -169,9 +169,9 @@ def test_the_protocol_of_stitch_has_its_budget_and_samples(version: str, asked: 
     given = ["k=20", "limit=500", "answer.model=gpt-5-mini-2025", "judge.model=tiny"]
     told = LONGMEMEVAL.configured(tmp_path, "protocol=stitch", f"version={version}", *given).departures()
     assert told[:3] == [
-        "judge.model=tiny, where published scores are of gpt-4.1-mini",
         f"limit=500, where the protocol has {asked}",
         "k=20, where the protocol has 40",
+        "judge.model=tiny, where published scores are of gpt-4.1-mini",
     ]
 
 
