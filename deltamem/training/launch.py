@@ -116,7 +116,7 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
         metrics = _recovered_metrics(settings, attempt - 1, last)
         start, total = step_of(last) if last else 0, _total_steps(config)
-        validates = last is None or _validation_lost(config, start, total)
+        validates = _validation_lost(config, start, total)
         if last and start >= total and not validates:
             return
         log = settings.out / "logs" / f"grpo_{attempt}.log"
@@ -303,7 +303,7 @@ def changed_since(path: Path, config: DictConfig, *, resuming: bool, given: Coll
 
     Returns the settings that differ and may, for people, if the run is `resuming`; another that differs is an error.
     """
-    now = {key: json.dumps(value) for key, value in _leaves(OmegaConf.to_container(config))}
+    now = {key: json.dumps(value) for key, value in leaves(OmegaConf.to_container(config))}
     if config.deltamem.model is None:
         now[_MODEL_FILES] = json.dumps(content(config.actor_rollout_ref.model.path, weights=True))
     changed: list[str] = []
@@ -347,11 +347,11 @@ def _given_keys() -> list[str]:
     return [name.rpartition("@")[2] for name in names]
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """All values of nested mappings with their dotted keys."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
 

@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -30,7 +30,7 @@ from deltamem.training.config import (
 )
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
-from deltamem.training.launch import run_grpo
+from deltamem.training.launch import leaves, run_grpo
 from deltamem.training.metrics import MetricsFile, StageProgress
 
 LENGTHS_FILE = "lengths.json"
@@ -102,22 +102,14 @@ def synthesis(settings: TrainSettings) -> list[Stage]:
     if settings.synth is None:
         return []
     # A process of its own: the library never imports synth.
-    command = [sys.executable, "-m", "synth", *_overrides(settings.synth), f"out={settings.sessions.parent}"]
+    overrides = [f"{key}={value}" for key, value in leaves(settings.synth) if value != {}]
+    command = [sys.executable, "-m", "synth", *overrides, f"out={settings.sessions.parent}"]
 
     def run() -> None:
         if code := subprocess.run(command, check=False).returncode:
             raise DeltaMemError(f"{' '.join(command[1:])} ended with exit code {code}")
 
     return [Stage("synth", {"synth": settings.synth}, run, settings.sessions)]
-
-
-def _overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Hydra overrides that set nested keys."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _overrides(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={value}"
 
 
 def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deltamem.config import validated
 from deltamem.training.config import TrainSettings, register_search_path
+from deltamem.training.launch import leaves
 from deltamem.training.preflight import CHECKS, Context, PreflightFinding, run_checks
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -61,25 +62,12 @@ def whole(*overrides: str) -> DictConfig:
     return resolved(composed(*overrides))
 
 
-def leaves(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """All values of a configuration, as text, under their dotted names."""
-
-    def below(value: Any, path: str) -> Iterator[tuple[str, str]]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield from below(inner, f"{path}.{key}" if path else str(key))
-        else:
-            yield path, str(value)
-
-    return below(OmegaConf.to_container(config), "")
-
-
 @cache
 def _to_place(*overrides: str) -> tuple[bytes, dict[str, str]]:
     """A configuration, pickled because copies take long, and its values that name /PLACE."""
-
     config = whole(*overrides)
-    return pickle.dumps(config), {key: value for key, value in leaves(config) if "/PLACE" in value}
+    values = {key: str(value) for key, value in leaves(OmegaConf.to_container(config))}
+    return pickle.dumps(config), {key: value for key, value in values.items() if "/PLACE" in value}
 
 
 def placed(folder: Path, *overrides: str, values: Mapping[str, Any] = {}) -> tuple[DictConfig, TrainSettings]:

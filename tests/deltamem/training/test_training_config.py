@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from packaging.specifiers import SpecifierSet
-from preflight_cases import CONFIGS, composed, leaves, placed, read_once, resolved, whole
+from preflight_cases import CONFIGS, composed, placed, read_once, resolved, whole
 from rich.console import Console
 
 from deltamem.config import validated
@@ -25,6 +25,7 @@ from deltamem.training.config import (
     read_by_verl,
     unknown_keys,
 )
+from deltamem.training.launch import leaves
 from deltamem.training.pipeline import stages
 from deltamem.training.preflight import Context, check_batches
 from eval.sweep.study import studies
@@ -221,8 +222,9 @@ def test_nothing_that_the_paper_names_differs_in_its_experiments() -> None:
 
 
 def test_what_is_recommended_and_nothing_else_differs_from_the_paper() -> None:
-    before, after = (dict(leaves(whole("+experiment=qwen8b", *more))) for more in ((), ("+variant=recommended",)))
-    changed = {key: [before[key], value] for key, value in after.items() if before[key] != value}
+    configs = (whole("+experiment=qwen8b", *more) for more in ((), ("+variant=recommended",)))
+    before, after = (dict(leaves(OmegaConf.to_container(config))) for config in configs)
+    changed = {key: [str(before[key]), str(value)] for key, value in after.items() if before[key] != value}
     changed = {key: values for key, values in changed.items() if "_recommended" not in values[1]}  # but for its name
     del changed["critic.loss_agg_mode"]  # which no critic reads
     assert changed == {key: values for key, *values, _, _ in table("| key | `qwen8b` | `+variant=recommended` |")}
