@@ -199,9 +199,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             _check_alive(self._trainer.agent_loop_manager.agent_loop_workers)
         return float(super()._wait_for_next_poll(partition_id, last_debug_time))
 
-    def _evict_terminal_groups(
-        self, global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], ...]
-    ) -> tuple[set[str], int, int, dict[str, Any]]:
+    def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], ...]) -> Any:
         """Keep in mind what the groups without spread were; verl calls this before it drops them.
 
         Rollouts that all failed have equal rewards, too: without this, engines that are down would never be noticed.
@@ -209,9 +207,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         _, without_spread, *_ = eviction_reasons
         keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in without_spread]
         self._dropped += _rows(KVBatchMeta(partition_id=partition_id, keys=keys, tags=[{}] * len(keys)))
-        evicted: tuple[set[str], int, int, dict[str, Any]]
-        evicted = super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
-        return evicted
+        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
     def _refill(self, prompts: int) -> Any:
         """Sample so many prompts more, up to the limit of dynamic sampling."""

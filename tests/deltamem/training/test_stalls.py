@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,9 +57,6 @@ def a_group(name: str, *, spread: bool, broken: int = 0) -> list[RolloutRow]:
     return rows[: 2 - broken] + [failed(name, 2 - broken + number, item) for number in range(broken)]
 
 
-Sampler = Callable[..., Any]
-
-
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     made = Queue()
@@ -76,13 +73,8 @@ def sampler_of(trainer: SimpleNamespace, folder: Path, refill: Callable[[int], N
     }
     policy = {"trainer_mode": "sync", "trainer_config": {}, "max_off_policy_threshold": 1}
 
-    class Method:
-        __self__ = trainer
-
-        def __call__(self, prompts: int) -> None:
-            refill(prompts)
-
-    return DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=Method(), max_off_policy_strategy="drop", **policy)
+    method = MethodType(lambda _, prompts: refill(prompts), trainer)
+    return DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=method, max_off_policy_strategy="drop", **policy)
 
 
 @pytest.fixture
@@ -96,8 +88,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return float(made.now)
 
     monkeypatch.setattr("deltamem.training.replay_buffer.time", SimpleNamespace(monotonic=look))
-    alive = SimpleNamespace(wait=lambda *_, **__: ([], []), exceptions=SimpleNamespace(RayActorError=RayActorError._real()))
-    monkeypatch.setattr("deltamem.training.replay_buffer.ray", alive)
     monkeypatch.setattr("deltamem.training.replay_buffer._check_alive", lambda _: None)
     return made
 
