@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
