@@ -168,7 +168,7 @@ class EndpointPolicy:
         if self._guided is not None:
             extra_body = {**(extra_body or {}), "structured_outputs": {"regex": turn_pattern(messages, self._guided)}}
         answer = await self.llm.chat(
-            [self._sent(message) for message in messages],
+            [sent_as(message, self._tool_role) for message in messages],
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
@@ -186,7 +186,7 @@ class EndpointPolicy:
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
         answer = await self.llm.chat_object(
-            [self._sent(message) for message in messages],
+            [sent_as(message, self._tool_role) for message in messages],
             schema,
             temperature=self._temperature,
             max_tokens=self._max_tokens,
@@ -218,7 +218,7 @@ class EndpointPolicy:
             Message(role="assistant", content="Hello."),
             Message(role="tool" if mode == "react" else "user", content="[]"),
         ]
-        await self.llm.check([self._sent(message) for message in conversation], extra_body=self._extra_body)
+        await self.llm.check([sent_as(message, self._tool_role) for message in conversation], extra_body=self._extra_body)
 
     def for_scope(self, scope: str, sample: int = 0) -> EndpointPolicy:
         """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`.
@@ -239,10 +239,12 @@ class EndpointPolicy:
         """
         return self.llm.cache.forget(scope) if self.llm.cache is not None else 0
 
-    def _sent(self, message: Message) -> Message:
-        if message["role"] == "tool" and self._tool_role == "user":
-            return Message(role="user", content=f"<tool_response>\n{message['content']}\n</tool_response>")
-        return message
+
+def sent_as(message: Message, tool_role: ToolRole) -> Message:
+    """A message as an endpoint gets it, search results in the role that it takes."""
+    if message["role"] == "tool" and tool_role == "user":
+        return Message(role="user", content=f"<tool_response>\n{message['content']}\n</tool_response>")
+    return message
 
 
 def turn_text(text: str, reasoning: str, *, thinking: bool) -> str:

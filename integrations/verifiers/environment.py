@@ -32,7 +32,7 @@ from deltamem.episode import (
 )
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Operation
-from deltamem.policy import Completion, ToolRole, drive, turn_text
+from deltamem.policy import Completion, ToolRole, drive, sent_as, turn_text
 from deltamem.sessions import from_json_line, read_sessions, to_json_line
 from rewards.scorer import DeltaMemScorer
 
@@ -105,14 +105,9 @@ def scorer(name: str) -> DeltaMemScorer:
 
 
 @cache
-def _loaded(settings: str) -> CachedEmbedder:
-    asked = EmbedderSettings.model_validate_json(settings)
-    return load_embedder(asked.name, device=asked.device, batch_size=asked.batch_size)
-
-
 def embedder(settings: EmbedderSettings) -> CachedEmbedder:
     """The embedder of all episodes of a process, loaded once."""
-    return _loaded(settings.model_dump_json())
+    return load_embedder(settings.name, device=settings.device, batch_size=settings.batch_size)
 
 
 class DeltaMemTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
@@ -246,10 +241,8 @@ class _Intercepted:
             elif message["role"] == "tool" and self._tool_role == "tool":
                 calls = sent[-1].get("tool_calls") or [{"id": ""}]
                 sent.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": message["content"]})
-            elif message["role"] == "tool":
-                sent.append({"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"})
             else:
-                sent.append(dict(message))
+                sent.append(sent_as(message, self._tool_role))
         extra = None if self._thinking else {"chat_template_kwargs": {"enable_thinking": False}}
         answer = await self._client.chat.completions.create(model=self.name, messages=sent, extra_body=extra)
         choice = answer.choices[0]

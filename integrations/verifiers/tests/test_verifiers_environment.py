@@ -41,9 +41,9 @@ BY_OPENING = {opening_messages(item.session, CONFIG)[1]["content"]: item for ite
 @pytest.fixture(autouse=True)
 def words(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(environment, "load_embedder", lambda name, **settings: CachedEmbedder(WordEmbedder()))
-    environment._loaded.cache_clear()
+    environment.embedder.cache_clear()
     yield
-    environment._loaded.cache_clear()
+    environment.embedder.cache_clear()
 
 
 def write(path: Path, sessions: list[LabelledSession]) -> Path:
