@@ -402,12 +402,14 @@ EPISODE_FILE = "episode.json"  # What a checkpoint was trained with, in its fold
 
 
 @dataclass(frozen=True, slots=True)
-class _EpisodeFile(EpisodeConfig):
+class TrainedEpisode(EpisodeConfig):
+    """What ``episode.json`` says of a checkpoint: the episodes that it was trained with, how they were searched and cut."""
+
     embedder: str | None = None  # Of the searches, by its public name; None if nobody noted it
     turn_tokens: PositiveInt | None = None  # Most tokens of an assistant turn; None if nobody noted it
 
 
-_ADAPTER = TypeAdapter(_EpisodeFile)
+_ADAPTER = TypeAdapter(TrainedEpisode)
 _SHAPES = [field.name for field in fields(EpisodeConfig)]
 
 
@@ -416,7 +418,7 @@ def save_episode_config(
 ) -> None:
     """Write ``episode.json`` into a checkpoint folder, with the embedder and the longest turn that it was trained with."""
     own = {name: getattr(config, name) for name in _SHAPES}
-    noted = _EpisodeFile(**own, embedder=embedder and public_name(embedder), turn_tokens=turn_tokens)
+    noted = TrainedEpisode(**own, embedder=embedder and public_name(embedder), turn_tokens=turn_tokens)
     with atomic_writer(folder / EPISODE_FILE) as file:
         file.write(_ADAPTER.dump_json(noted, indent=2).decode("utf-8") + "\n")
 
@@ -427,32 +429,15 @@ def load_episode_config(folder: Path) -> EpisodeConfig:
     Raises:
         DeltaMemError: If the file cannot be read; names the key.
     """
-    found = _read_file(folder)
+    found = load_trained(folder)
     return EpisodeConfig(**{name: getattr(found, name) for name in _SHAPES})
 
 
-def trained_embedder(folder: Path) -> str | None:
-    """The name of the embedder that a checkpoint was trained with, as its ``episode.json`` says; None if it does not.
-
-    Raises:
-        DeltaMemError: If the file cannot be read; names the key.
-    """
-    return _read_file(folder).embedder
-
-
-def trained_turn_tokens(folder: Path) -> int | None:
-    """How many tokens a turn could have when a checkpoint was trained, as its ``episode.json`` says; None if it does not.
-
-    Raises:
-        DeltaMemError: If the file cannot be read; names the key.
-    """
-    return _read_file(folder).turn_tokens
-
-
-def _read_file(folder: Path) -> _EpisodeFile:
+def load_trained(folder: Path) -> TrainedEpisode:
+    """As `load_episode_config`, with what else is noted of the training."""
     path = folder / EPISODE_FILE
     if not path.is_file():
-        return _EpisodeFile()
+        return TrainedEpisode()
     try:
         return _ADAPTER.validate_json(read_text(path), extra="forbid")
     except ValidationError as error:

@@ -13,7 +13,7 @@ from deltamem import plugins
 from deltamem.assisted import AssistedConfig
 from deltamem.config import StrictModel
 from deltamem.embedding import OFFLINE_MODEL, EmbedderSettings
-from deltamem.episode import EpisodeSettings, load_episode_config, trained_embedder
+from deltamem.episode import EpisodeSettings, load_episode_config, load_trained
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
@@ -211,7 +211,7 @@ class BenchmarkConfig(StrictModel):
         if isinstance(embedder, dict) and isinstance(manager, dict) and embedder.get("name") is None:
             named = manager.get("checkpoint")
             folder = policy_folder(None if named is None else Path(named), manager.get("model"))
-            embedder["name"] = (None if folder is None else trained_embedder(folder)) or OFFLINE_MODEL
+            embedder["name"] = (None if folder is None else load_trained(folder).embedder) or OFFLINE_MODEL
         return values
 
     def departures(self) -> list[str]:

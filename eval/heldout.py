@@ -25,8 +25,8 @@ from deltamem.episode import (
     EpisodeSettings,
     Violation,
     load_episode_config,
+    load_trained,
     session_fields,
-    trained_embedder,
     trajectory_fields,
 )
 from deltamem.errors import DeltaMemError
@@ -110,7 +110,7 @@ class HeldoutSettings(StrictModel):
     @property
     def embedder_name(self) -> str:
         """As given, else the policy's own, else the offline one."""
-        own = None if self.folder is None else trained_embedder(self.folder)
+        own = None if self.folder is None else load_trained(self.folder).embedder
         return self.embedder or own or OFFLINE_MODEL
 
 

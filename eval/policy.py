@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.embedding import OFFLINE_MODEL, is_endpoint, same_embedder
-from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config, trained_embedder, trained_turn_tokens
+from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_trained
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM
 from deltamem.refusals import is_passing
@@ -57,7 +57,8 @@ def training_departures(
     if known is None:
         return
     advice = "" if folder is not None else f"; {key}={known} takes what it was trained with"
-    trained = trained_embedder(known)
+    own = load_trained(known)
+    trained, longest = own.embedder, own.turn_tokens
     if trained is None:
         yield f"{known} does not say with which embedder the policy was trained; {embedder} is used"
     elif not same_embedder(trained, embedder):
@@ -69,12 +70,10 @@ def training_departures(
         yield f"the policy was trained to write turns itself ({react}), and is asked in the mode assisted"
         return
     limit, most = turn
-    longest = trained_turn_tokens(known)
     if longest is not None and most is not None and most < longest:
         said = f"the policy was trained with turns of up to {longest} tokens, and is cut at {most}"
         yield f"{said} ({limit}={longest} is as trained)"
-    own = asdict(load_episode_config(known))
-    if changed := [f"{name}={value}" for name, value in asdict(episode).items() if value != own[name]]:
+    if changed := [f"{name}={value}" for name, value in asdict(episode).items() if value != getattr(own, name)]:
         yield f"the policy was trained with other episodes than {', '.join(changed)}{advice}"
 
 

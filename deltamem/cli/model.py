@@ -192,11 +192,11 @@ async def opened_bank(options: Options, *, needs_model: bool, serves: bool = Fal
         serves: Whether it is opened for the people of other machines.
     """
     from deltamem.embedding import same_embedder
-    from deltamem.episode import trained_embedder
+    from deltamem.episode import load_trained
     from deltamem.manager import ManagerSettings
 
     episode = episode_of(options.checkpoint)
-    trained = trained_embedder(options.checkpoint) if options.checkpoint is not None else None
+    trained = load_trained(options.checkpoint).embedder if options.checkpoint is not None else None
     if trained is not None and not same_embedder(trained, options.embedder):
         note(f"the model was trained with the embedder {trained}, and this bank has {options.embedder} (--embedder)")
     model = loaded_model if needs_model else available_model

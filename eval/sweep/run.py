@@ -15,7 +15,7 @@ from rich.text import Text
 
 from deltamem import plugins
 from deltamem.config import composed, validated
-from deltamem.episode import trained_turn_tokens
+from deltamem.episode import load_trained
 from deltamem.errors import DeltaMemError
 from deltamem.runs import weights_sha256
 from deltamem.text_files import read_text
@@ -78,7 +78,7 @@ def _evaluate_all(name: str, study: Study, settings: SweepSettings, overrides: S
         here = not (point.hosted or elsewhere)
         own = [f"system={point.system}", f"manager.model={model}", f"out={settings.out / label}"]
         own += [f"manager.base_url={url}"] if here else []  # a policy's folder says how it was trained to be asked
-        turn = trained_turn_tokens(Path(model)) if point.policies else None
+        turn = load_trained(Path(model)).turn_tokens if point.policies else None
         trained = [f"manager.max_tokens={turn}"] * (turn is not None)
         config = validated(
             composed(study.benchmark, ["protocol=paper", *trained, *overrides, *own], kind.config_dir), kind.config_type

@@ -19,7 +19,7 @@ from system_cases import benchmark_config
 
 from deltamem.config import CONFIGS
 from deltamem.embedding import CachedEmbedder, public_name, same_embedder
-from deltamem.episode import EpisodeConfig, load_episode_config, save_episode_config, trained_embedder
+from deltamem.episode import EpisodeConfig, load_episode_config, load_trained, save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
 from eval import heldout, runner
@@ -48,15 +48,15 @@ def policy(tmp_path: Path) -> Path:
 )
 def test_an_embedder_is_noted_by_the_name_that_it_has_on_any_machine(name: str, public: str, tmp_path: Path) -> None:
     save_episode_config(tmp_path, EpisodeConfig(k=2), name)
-    assert trained_embedder(tmp_path) == public_name(name) == public
+    assert load_trained(tmp_path).embedder == public_name(name) == public
     assert load_episode_config(tmp_path) == EpisodeConfig(k=2)
     assert same_embedder(name, public.upper()) and not same_embedder(name, "BAAI/bge-m3")
 
 
 def test_a_folder_from_before_the_embedder_was_noted_is_read(tmp_path: Path) -> None:
-    assert trained_embedder(tmp_path) is None
+    assert load_trained(tmp_path).embedder is None
     (tmp_path / "episode.json").write_text('{"k": 2}')
-    assert (trained_embedder(tmp_path), load_episode_config(tmp_path)) == (None, EpisodeConfig(k=2))
+    assert (load_trained(tmp_path).embedder, load_episode_config(tmp_path)) == (None, EpisodeConfig(k=2))
 
 
 def test_benchmarks_take_episode_and_embedder_from_the_folder_and_what_is_given_wins(policy: Path) -> None:

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from training_cases import write_sessions
 
 from deltamem.config import CONFIGS
-from deltamem.episode import EpisodeSettings, load_episode_config, trained_embedder, trained_turn_tokens
+from deltamem.episode import EpisodeSettings, load_episode_config, load_trained
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
@@ -104,8 +104,8 @@ def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Pa
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(model_folder).chat_template
     assert load_episode_config(policy) == EpisodeSettings.model_validate(EPISODE).config()
-    assert trained_embedder(policy) == "Qwen3-Embedding-0.6B", "a folder of this machine says nothing to others"
-    assert trained_turn_tokens(policy) == 200
+    assert load_trained(policy).embedder == "Qwen3-Embedding-0.6B", "a folder of this machine says nothing to others"
+    assert load_trained(policy).turn_tokens == 200
     assert not (policy / "of_an_older_export").exists()
     assert not list(tmp_path.glob(".*.partial"))
 
