@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
+from checkpoint_cases import write_checkpoint
 from lazy import lazy, names
 from rollout_cases import a_trainer, extra_fields, failed, row
 from training_cases import labelled_session
@@ -80,7 +82,7 @@ def sampler_of(trainer: SimpleNamespace, folder: Path, refill: Callable[[int], N
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that goes on by a minute whenever it is looked at; ``then`` is called with the time."""
-    made = SimpleNamespace(now=0.0, then=lambda _: None)
+    made = SimpleNamespace(now=0.0, then=lambda _: None, asked=[])
 
     def look() -> float:
         made.now += 60.0
@@ -88,24 +90,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return float(made.now)
 
     monkeypatch.setattr("deltamem.training.replay_buffer.time", SimpleNamespace(monotonic=look))
-    monkeypatch.setattr("deltamem.training.replay_buffer._check_alive", lambda _: None)
+    monkeypatch.setattr("deltamem.training.replay_buffer._check_alive", made.asked.extend)
     return made
 
 
 def test_a_batch_whose_last_rollout_never_comes_ends_with_a_sentence_and_a_checkpoint(tmp_path, queue, clock):
     trainer = a_trainer(tmp_path)
     sampler = sampler_of(trainer, tmp_path)
-    trainer.train_dataloader.state_dict = lambda: {"batches": 4}
+    state = {"batches": 4}
+    trainer.train_dataloader.state_dict = lambda: state
     for group in "ab":
         queue.put(group, a_group(group, spread=True))
     sampler.sample(4, "train", 2)
-    trainer.train_dataloader.state_dict = lambda: {"batches": 5}
+    state["batches"] = 5
     queue.put("c", a_group("c", spread=True))
     queue.put("d", a_group("d", spread=True)[:1], "running")
     begin = clock.now
     with pytest.raises(DeltaMemError, match=r"no rollout has ended for 9 minutes, and 1 prompts .*step 4 is saved"):
         sampler.sample(5, "train", 2)
-    assert clock.now - begin <= 60.0 * (STALL_MINUTES + 1)
+    assert clock.now - begin <= 60.0 * (STALL_MINUTES + 1) and set(clock.asked) == {"a worker"}
     assert trainer.calls == [(4, {"batches": 4})], "the step before, and the data that come after it"
 
 
@@ -130,11 +133,13 @@ def test_rollouts_that_trickle_in_are_waited_for_and_are_signs_of_life(tmp_path,
 
 def test_nothing_is_saved_where_nothing_was_learned_and_a_failed_save_hides_nothing(tmp_path, queue, clock):
     queue.put("a", [], "running")
-    for step, broken in ((1, False), (2, True)):
+    write_checkpoint(tmp_path, 2)
+    for step, frequency, end in ((1, 5, ""), (2, -1, ""), (2, 5, ""), (3, 5, "; step 2 is saved, .*")):
         trainer = a_trainer(tmp_path)
-        if broken:
+        trainer.config.trainer.save_freq = frequency
+        if frequency == 5:
             trainer._save_checkpoint = lambda: 1 / 0
-        with pytest.raises(DeltaMemError, match=r"no rollout has ended .*\(deltamem.stall_minutes\)$"):
+        with pytest.raises(DeltaMemError, match=rf"no rollout has ended .*\(deltamem.stall_minutes\){end}$"):
             sampler_of(trainer, tmp_path).sample(step, "train", 2)
         assert trainer.calls == []
 
@@ -178,13 +183,19 @@ def test_prompts_without_spread_are_replaced_by_others(tmp_path, queue, clock):
         for number in range(prompts):
             queue.put(name := f"more{len(asked)}.{number}", a_group(name, spread=True))
 
-    sampler = sampler_of(a_trainer(tmp_path, **DAPO), tmp_path, refill)
-    queue.put("a", a_group("a", spread=False))
-    queue.put("b", a_group("b", spread=True))
-    batch, metrics = sampler.sample(1, "train", 2)
-    assert asked == [2] and "a" not in {key.split("_")[0] for key in batch.keys}
-    assert metrics["training/filter_groups/evicted_samples"] == 1
-    assert metrics["deltamem/train/no_signal"] == 0.0
+    trainer = a_trainer(tmp_path, **DAPO)
+    sampler = sampler_of(trainer, tmp_path, refill)
+    # Steps of their own: what one has dropped and sampled beyond its batch counts for no other.
+    for step in range(1, 4):
+        queue.put("a", [replace(entry, failure=GIVEN_UP._real()) for entry in a_group("a", spread=False)])
+        queue.put("b", a_group("b", spread=False))
+        batch, metrics = sampler.sample(1, "train", 2)
+        assert asked == [2] * step and {key[:4] for key in batch.keys} == {"more"}
+        assert metrics["training/filter_groups/evicted_samples"] == 2
+        assert metrics["deltamem/train/no_signal"] == 0.0
+        assert trainer.calls == ["abort", "resume"] * step
+        queue.prompts.clear()
+        queue.rows.clear()
 
 
 @pytest.mark.parametrize(
