@@ -91,6 +91,7 @@ def test_what_departs_from_the_papers_protocol_is_told(tmp_path: Path) -> None:
     answers = f"the answerer's prompt {ours} (answer.prompt=FILE takes another)"
     every = f"the prompt of integrity, accuracy, update, qa {ours} (judge.prompt=FILE: another)"
     assert told(HALUMEM) == [answers, every]
+    assert told(HALUMEM, "judge.prompt=own.txt")[-1] == every.replace(", qa", ""), "one file is for the judge of answers"
     # The model that published another one's scores is not it, whatever its name begins with.
     assert told(HALUMEM, "answer.model=openai/gpt-4o-2024-08-06", "judge.model=gpt-4o-mini", "version=long")[:2] == [
         "version=long, where the protocol has medium",

@@ -17,7 +17,7 @@ from system_cases import ANA, talk
 from deltamem.embedding import Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM
-from eval.systems.lightmem import TOPIC_TOKENS, LightMemSystem
+from eval.systems.lightmem import QUEUE, TOPIC_TOKENS, LightMemSystem
 
 MAY, JUNE = datetime(2023, 5, 8, 13, 56), datetime(2023, 6, 10, 9)
 
@@ -135,6 +135,14 @@ async def test_facts_of_one_session_are_looked_at_too_unless_it_never_sleeps() -
                 await memory.ingest(session)
                 assert [passage.text for passage in await memory.search("dog", 5)] == left
         assert len(asked) == 1 + sleep
+
+
+async def test_a_fact_is_a_reason_to_look_at_the_ten_most_similar_only() -> None:
+    session = talk(1, MAY, *(("user", f"Ana has dog {number}.") for number in range(QUEUE + 2)))
+    with lightmem(by_the_note) as (system, asked):
+        async with system.open(ANA) as memory:
+            ingested = await memory.ingest(session)
+    assert len(asked) == 1 + QUEUE and ingested.operations == {"ADD": QUEUE + 2, "DELETE": QUEUE}
 
 
 @pytest.mark.parametrize(

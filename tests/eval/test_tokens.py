@@ -11,6 +11,7 @@ from system_cases import benchmark_config
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from deltamem.errors import DeltaMemError
+from eval.answer import QAGrader
 from eval.config import AnswerModel
 from eval.tokens import ESTIMATED
 
@@ -90,10 +91,18 @@ def test_no_tokenizer_is_one_sentence(tmp_path: Path, content: str | None) -> No
 def test_a_run_says_how_it_counted_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(monkeypatch, LOCOMO)
     folder = folder_of(tmp_path / "policy")
+    cuts: list[bool] = []
+
+    def grader(*parts: Any) -> QAGrader:
+        made = QAGrader(*parts)
+        cuts.append(made.sentences)
+        return made
+
+    monkeypatch.setattr("eval.run.QAGrader", grader)
     shown: dict[str, Any] = {}
     for name, overrides in (("plain", []), ("counted", [f"answer.tokenizer={folder}", "answer.cut=sentence"])):
         (tmp_path / name).mkdir()
-        summary = LOCOMO.run(tmp_path / name, "answer.context_tokens=12", *overrides)
-        shown[name] = summary["protocol"].get("tokens"), summary["context_tokens"]["p95"]
-    assert shown["plain"][0] is None and shown["counted"][0].startswith("policy/")
-    assert shown["counted"][1] <= 12
+        summary = LOCOMO.run(tmp_path / name, "system=naive_rag", "answer.context_tokens=30", *overrides)
+        shown[name] = summary["protocol"].get("tokens"), summary["context_tokens"]["mean"]
+    assert shown["plain"][0] is None and shown["counted"][0].startswith("policy/") and cuts == [False, True]
+    assert shown["plain"][1] < shown["counted"][1] <= 30, "bytes / 3 are more than words"

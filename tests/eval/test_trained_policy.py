@@ -112,6 +112,9 @@ def test_an_endpoint_that_leaves_out_the_instruction_of_queries_is_told(policy: 
     (told,) = benchmark_config(policy, *given, f"embedder.name=http://gpu1:8000/v1#{QWEN}").training_departures(None)
     assert told.startswith(f"queries reach {QWEN} behind an endpoint as they are")
     assert benchmark_config(policy, *given, f"embedder.name=/models/{QWEN}").training_departures(None) == []
+    save_episode_config(policy, load_episode_config(policy), MINI)
+    mini = f"embedder.name=http://gpu1:8000/v1#{MINI}"
+    assert benchmark_config(policy, *given, mini).training_departures(None) == [], "it has no instruction"
 
 
 def test_a_departure_is_told_when_the_run_begins_and_in_the_summary(
