@@ -165,6 +165,7 @@ GOES_AROUND = {
     "deltamem/training/metrics.py": "figures that a run appends",
     "deltamem/training/models.py": "weights and the index that belongs to them",
     "deltamem/training/pretrained.py": "the note beside a model that we downloaded",
+    "deltamem/training/rehearsal.py": "a configuration of the package",
     "deltamem/training/token_limits.py": "limits that a run has measured",
     "deltamem/training/trainer_process.py": "the configuration that the launcher wrote",
     "synth/output/files.py": "the store of a run that is under way",

@@ -96,7 +96,7 @@ def test_killed_at_random_moments_and_resumed_the_files_are_those_of_one_run(tmp
 def test_no_person_is_lost_to_faults_and_what_is_rejected_is_named(given, tmp_path):
     people, sessions = 10, 6
     out = tmp_path / "out"
-    with model_server(latency=0.02, slots=16, faults=0.1, hang=3) as url:
+    with model_server(latency=0.02, slots=16, faults=0.2, hang=3) as url:
         run(out, url, f"people={people}", f"sessions={sessions}", "llm.slots=16", "llm.timeout=2", *given)
         served = stats(url)
     assert all(served[fault] for fault in (*TRANSPORT_FAULTS, *ANSWER_FAULTS)), served
@@ -119,4 +119,4 @@ def test_no_person_is_lost_to_faults_and_what_is_rejected_is_named(given, tmp_pa
     if given:
         assert named & expected and without_life
     else:
-        assert len(rejected) <= 2  # an answer is wrong one time in twenty, and may be mended twice
+        assert len(rejected) <= 4  # an answer is wrong one time in ten, and may be mended twice
