@@ -55,6 +55,21 @@ class FactChange(StrEnum):
     EXPIRE = "expire"
 
 
+class FactKind(StrEnum):
+    """What sort of thing a fact tells (docs/synthesis.md, "Data that demand memory")."""
+
+    EVENT = "event"
+    FEELING = "feeling"
+    PREFERENCE = "preference"
+    OPINION = "opinion"
+    PLAN = "plan"
+    MOTIVATION = "motivation"
+    SUPPORT = "support"
+    STATUS = "status"
+    ARRANGEMENT = "arrangement"
+    ATTRIBUTE = "attribute"
+
+
 class Method(StrEnum):
     """How later events change the view of a memory anchor (paper, section 3.2, inter-event evolution)."""
 
@@ -181,10 +196,11 @@ class FactPlan(Record):
 
     Facts of the same `family` number are siblings, of the same kind and wording with one slot changed; 0 stands alone. A
     `dated` fact has a date, which the user will say in relation to the day of the session; a `temporary` one ends on a date
-    that it names.
+    that it names. Without a `kind`, any will do.
     """
 
     family: int = 0
+    kind: FactKind | None = None
     provenance: Provenance = "said"
     dated: bool = False
     temporary: bool = False
