@@ -1,0 +1,182 @@
+"""Reads scenes as a reviewer would: ``python -m synth.everyday.check [FILE...]`` names what is wrong in them."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from deltamem.config import run_plain
+from deltamem.text import content_stems
+from synth.everyday.cast import Cast
+from synth.everyday.scenes import FOLDER, Fact, Later, Scene, SceneFile, Telling, draw, filled, satisfied, value_lists
+from synth.pools import load
+
+_DRAWS = 12
+_LABEL_WORDS = range(4, 36)
+_MOST_WORDS = 110
+_SUPPORT = 0.2
+_FIRST_PERSON = re.compile(r"\b(?:I|I'm|I've|my|me|we|our|you|your)\b")
+_TODAY = date(2026, 5, 20)
+
+
+def problems(scene: Scene) -> Iterator[str]:
+    """What is wrong with a scene, found by drawing its texts."""
+    found: dict[str, str] = {}  # By place, so that a draw more is no line more
+    for number in range(_DRAWS):
+        rng = random.Random(f"{scene.name}/{number}")
+        cast = Cast(rng, "Nora Bell" if number % 2 else "Paul Bell", "female" if number % 2 else "male", "train")
+        try:
+            values = cast.fill(scene, rng, _TODAY)
+        except KeyError as error:
+            yield f"{scene.name}: unknown slot {error}"
+            return
+        for problem in _drawn(scene, values, rng):
+            found.setdefault(problem.partition(":")[0], problem)
+    yield from (f"{scene.name}: {problem}" for problem in found.values())
+
+
+def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
+    labels = {}
+    for name, fact in scene.facts.items():
+        labels[name] = draw(rng, fact.label, values)
+        yield from _fact(name, fact, labels[name], values)
+    for telling in scene.tell:
+        yield from _telling(telling, {name: (fact, labels[name]) for name, fact in scene.facts.items()}, values, rng)
+    for later in scene.later:
+        yield from _later(later, labels, values, rng)
+
+
+def _later(
+    later: Later, scene: Scene, labels: dict[str, str], values: Mapping[str, str], rng: random.Random
+) -> Iterator[str]:
+    told = {}
+    place = later.name or later.op
+    for name, fact in {**later.change, **later.add}.items():
+        label = draw(rng, fact.label, values)
+        yield from _fact(f"{place}.{name}", fact, label, values)
+        told[name] = (fact, label)
+        before = labels.get(name, "")
+        if name in later.change and not later.after:
+            if label == before:
+                yield f"{place}.{name}: the changed fact is the fact as it was"
+            for word in fact.old:
+                gone = filled(word, values)
+                if gone.casefold() not in before.casefold():
+                    yield f"{place}.{name}: the old word {gone!r} is not in {before!r}"
+                if gone.casefold() in label.casefold():
+                    yield f"{place}.{name}: the old word {gone!r} is in the changed fact {label!r}"
+    for telling in later.tell:
+        yield from _telling(telling, told, values, rng, place)
+
+
+def _fact(name: str, fact: Fact, label: str, values: Mapping[str, str]) -> Iterator[str]:
+    if not label.startswith(values["name"]) or not label.endswith("."):
+        yield f"{name}: a memory begins with {{name}} and ends with a full stop: {label!r}"
+    if len(label.split()) not in _LABEL_WORDS:
+        yield f"{name}: a memory has {_LABEL_WORDS.start} to {_LABEL_WORDS.stop - 1} words: {label!r}"
+    if word := _FIRST_PERSON.search(label):
+        yield f"{name}: a memory is in the third person, without {word[0]!r}: {label!r}"
+    keys = [tuple(filled(one, values) for one in ((key,) if isinstance(key, str) else key)) for key in fact.keys]
+    for key in keys:
+        if not satisfied([key], label):
+            yield f"{name}: none of {key} is in {label!r}"
+    if fact.recall and not fact.recall.startswith("you"):
+        yield f"{name}: recall continues 'you said that', so it begins with 'you': {fact.recall!r}"
+
+
+def _telling(
+    telling: Telling, facts: Mapping[str, tuple[Fact, str]], values: Mapping[str, str], rng: random.Random, place: str = ""
+) -> Iterator[str]:
+    if len(telling.turns) % 2:
+        yield f"{place} tell: the owner begins and the other side ends, so the turns are even: {telling.turns[0][:50]!r}"
+    turns = [draw(rng, [text], values) for text in telling.turns]
+    for number, text in enumerate(turns):
+        if len(text.split()) > _MOST_WORDS:
+            yield f"{place} tell: more than {_MOST_WORDS} words in a turn: {text[:60]!r}"
+        if number % 2 == 0 and values["name"] in text:
+            yield f"{place} tell: people do not call themselves by name: {text!r}"
+    own = content_stems(values["name"])
+    said = content_stems(" ".join(turns))
+    chosen = facts if telling.facts is None else {name: facts[name] for name in telling.facts}
+    for _, label in chosen.values():
+        stems = {stem for stem in content_stems(label) - own if not stem.isdigit()}
+        if stems and len(stems & said) < _SUPPORT * len(stems):
+            yield f"{place} tell: of {label!r} hardly a word is said: {turns[0][:50]!r}"
+
+
+def report(scenes: Sequence[Scene]) -> str:
+    """What there is of each kind, in one line each."""
+    facts = [fact for scene in scenes for fact in scene.facts.values()]
+    tellings = [telling for scene in scenes for telling in scene.tell]
+    later = [one for scene in scenes for one in scene.later]
+    words = [len(text.split()) for telling in tellings for text in telling.own]
+    rng = random.Random(1)
+    best = []
+    for scene in scenes:
+        cast = Cast(rng, "Nora Bell", "female", "train")
+        values = cast.fill(scene, rng, _TODAY)
+        for fact in scene.facts.values():
+            stems = content_stems(draw(rng, fact.label, values)) - content_stems("Nora Bell")
+            for telling in scene.tell:
+                if telling.facts is None or fact in (scene.facts[name] for name in telling.facts):
+                    shares = [
+                        len(stems & content_stems(draw(rng, [text], values))) / max(len(stems), 1) for text in telling.own
+                    ]
+                    best.append(max(shares))
+    lines = [
+        f"{len(scenes)} scenes, {len(facts)} facts, {len(tellings)} tellings, {len(later)} changes",
+        "kinds: " + ", ".join(f"{kind} {count}" for kind, count in Counter(fact.kind for fact in facts).most_common()),
+        "changes: " + ", ".join(f"{op} {count}" for op, count in Counter(one.op for one in later).most_common()),
+    ]
+    if words:
+        words.sort()
+        lines.append(
+            f"words of an owner's turn: median {words[len(words) // 2]}, 9 of 10 at most {words[len(words) * 9 // 10]}"
+        )
+    if best:
+        lines.append(f"a memory's words in the best turn: mean {sum(best) / len(best):.2f} (aim: below .60)")
+    return "\n".join(lines)
+
+
+def _show(scene: Scene) -> None:
+    rng = random.Random()
+    values = Cast(rng, "Nora Bell", "female", "train").fill(scene, rng, _TODAY)
+    for title, tell, facts in (
+        ("", scene.tell, scene.facts),
+        *((f"later ({o.op})", o.tell, {**o.change, **o.add}) for o in scene.later),
+    ):
+        print(f"\n== {scene.name} {title}")
+        for text in (draw(rng, [text], values) for text in rng.choice(tell).turns):
+            print("  ", text)
+        for fact in facts.values():
+            print(f"  + [{fact.kind}] {draw(rng, fact.label, values)}   {fact.keys}")
+
+
+def main() -> None:
+    """Check files, by default all; ``--show`` prints a drawing of each scene too."""
+    show = "--show" in sys.argv
+    paths = [Path(given) for given in sys.argv[1:] if given != "--show"] or sorted((FOLDER / "scenes").glob("*.yaml"))
+    value_lists()
+    count = 0
+    everything: list[Scene] = []
+    for path in paths:
+        scenes = load(path, SceneFile).scenes
+        everything += scenes
+        for problem in (problem for scene in scenes for problem in problems(scene)):
+            print(f"{path.name}: {problem}")
+            count += 1
+        for scene in scenes if show else ():
+            _show(scene)
+    twice = [name for name, times in Counter(scene.name for scene in everything).items() if times > 1]
+    print(report(everything))
+    if count or twice:
+        sys.exit(f"{count} problems; names that come twice: {twice}")
+
+
+if __name__ == "__main__":
+    run_plain(main)  # type: ignore[arg-type]
