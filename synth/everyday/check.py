@@ -51,9 +51,7 @@ def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Itera
         yield from _later(later, labels, values, rng)
 
 
-def _later(
-    later: Later, scene: Scene, labels: dict[str, str], values: Mapping[str, str], rng: random.Random
-) -> Iterator[str]:
+def _later(later: Later, labels: Mapping[str, str], values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
     told = {}
     place = later.name or later.op
     for name, fact in {**later.change, **later.add}.items():

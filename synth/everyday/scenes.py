@@ -1,8 +1,8 @@
 """Authored scenes: small pieces of dialogue with the facts that they tell, and how these facts change later.
 
 A scene says what a memory keeps (`facts`), how people talk about it (`tell`) and what becomes of it in a later session
-(`later`). Texts have alternatives in brackets and slots in braces, as in ``I [saw|caught] {band} with {friend_f}``; README.md
-in this folder explains the format to whoever writes scenes.
+(`later`). Texts have alternatives in brackets and slots in braces, as in ``I [saw|caught] {band} with {friend_f}``; the
+README of this folder explains the format to whoever writes scenes.
 """
 
 from __future__ import annotations
