@@ -19,7 +19,7 @@ from synth.pools import load
 _DRAWS = 12
 _LABEL_WORDS = range(4, 36)
 _MOST_WORDS = 110
-_SUPPORT = 0.2
+_SUPPORT = 0.15
 _FIRST_PERSON = re.compile(r"\b(?:I|I'm|I've|my|me|we|our|you|your)\b")
 _TODAY = date(2026, 5, 20)
 
