@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.sessions import Provenance, Signal
-from synth.records import Domain, FactChange, Track
+from synth.records import Domain, FactChange, FactKind, Track
 
 
 class Range(StrictModel):
@@ -141,6 +141,31 @@ class Demands(Lateness):
         return self
 
 
+class Everyday(StrictModel):
+    """What lives that are put together from scenes are made of (``configs/shape/everyday.yaml``)."""
+
+    kinds: dict[FactKind, Weight]
+    initial: Range
+    newcomers: Share
+    facts: Range
+    turns: Range
+    chat: Share
+    updates: Share
+    repeats: Share
+    idle: Share
+    friends: Share
+    guessed: Share
+    false_recalls: Share
+    families: Share
+    first_names: Share
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not any(self.kinds.values()):
+            raise ValueError("kinds: one weight at least must be above 0")
+        return self
+
+
 class DialogueLimits(StrictModel):
     """Of a dialogue; `verbatim` is whether the user may say a memory sentence word for word."""
 
@@ -167,6 +192,8 @@ class Shape(StrictModel):
     past_events: int = Field(ge=0)
     filling: Range
     dialogue: DialogueLimits
+    everyday: Everyday | None = None
+    """Lives of the offline writer are put together from scenes by this, and nothing else of the shape counts."""
 
 
 Source = Literal["generated", "file", "personahub"]
@@ -316,8 +343,8 @@ class SynthSettings(StrictModel):
 
     @property
     def real_names(self) -> bool:
-        """Whether people get names that occur; the offline writer's are invented unless it is told otherwise."""
-        return self.names == "real" or (self.names == "auto" and self.writer == "llm")
+        """Whether people get names that occur; those of templates are invented unless it is told otherwise."""
+        return self.names == "real" or (self.names == "auto" and (self.writer == "llm" or self.shape.everyday is not None))
 
     @property
     def asked_shape(self) -> Shape:

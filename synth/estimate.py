@@ -36,6 +36,8 @@ _STORE_OVERHEAD = 120
 
 def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) -> dict[Unit, float]:
     """How many units one person takes on average, repairs not counted. `llm` says which reviews of dialogues there are."""
+    if shape.everyday is not None and llm is None:
+        return {}  # lives from scenes have no units
     busy, revisions = float(sessions), 0.0
     if isinstance(plan := shape.plan, Demands):
         busy *= 1 - plan.idle

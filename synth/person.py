@@ -9,7 +9,7 @@ from typing import Any
 
 from deltamem.memory import Event
 from synth.assembly import Relatedness, labelled_sessions
-from synth.author import Author, last_violations
+from synth.author import Account, Author, last_violations
 from synth.cards import Cards
 from synth.config import Demands, Shape
 from synth.demands import is_newcomer, plan_asides, plan_facts
@@ -125,7 +125,7 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     sessions = await memories.write(similarity)
     sessions = await _with_dialogues(author, profile, slots, events, memories.fillings, sessions)
     written = {"groups": memories.groups, "evolutions": memories.evolutions, "dropped": memories.dropped}
-    return _confirmed(author, person.model_copy(update={**written, "sessions": sessions}))
+    return confirmed(author.account, person.model_copy(update={**written, "sessions": sessions}))
 
 
 async def _profile(author: Author, names: NameSource, plans: tuple[FactPlan, ...]) -> Profile | None:
@@ -336,7 +336,7 @@ def _mentionable(
     return briefs([events[index] for index in (*older, *latest)])
 
 
-def _confirmed(author: Author, person: Person) -> Person:
+def confirmed(account: Account, person: Person) -> Person:
     """Reject the sessions that break a rule as a whole, because they must not be trained on.
 
     Those that keep the rules are counted when they are judged together with the other sessions (`synth.output`).
@@ -345,8 +345,8 @@ def _confirmed(author: Author, person: Person) -> Person:
     for labelled in labelled_sessions(person):
         verdict = judge_session(labelled)
         if verdict.violations:
-            author.account.judged(verdict)
-            author.account.reject(Unit.DIALOGUE, verdict.violations, labelled.session_index)
+            account.judged(verdict)
+            account.reject(Unit.DIALOGUE, verdict.violations, labelled.session_index)
             wrong.add(labelled.session_index)
     sessions = (
         session.model_copy(update={"dialogue": None}) if session.index in wrong else session for session in person.sessions

@@ -23,13 +23,14 @@ from synth.backend import Backend, backend_of
 from synth.cards import load_cards
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
-from synth.names import InventedNames, RealNames
+from synth.everyday.person import write_life
+from synth.names import InventedNames, NameSource, RealNames
 from synth.output.files import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.progress import Progress, Totals
 from synth.records import Person, Persona
-from synth.tasks import Unit, UnitResult
+from synth.tasks import Observer, Unit, UnitResult
 
 ANSWERS_STORE, ERRORS_FILE = "answers.jsonl", "errors.jsonl"
 RUN_FILE = "run.json"
@@ -247,18 +248,7 @@ class _Generation:
         names = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed, syllables)
         for item in queue:
             try:
-                person = await write_person(
-                    item.number,
-                    item.persona,
-                    backend.writer,
-                    settings.asked_shape,
-                    names,
-                    sessions=settings.sessions,
-                    seed=settings.seed,
-                    similarity=backend.similarity,
-                    observer=observe,
-                    cards=load_cards() if settings.draws_cards else None,
-                )
+                person = await self._person(item, backend, names, observe)
             except EmbedderUnavailableError:
                 raise
             except DeltaMemError as error:
@@ -270,6 +260,23 @@ class _Generation:
                 self._finished.add(item.persona.person_id)
                 progress.advance("people")
             await asyncio.sleep(0)  # the offline writer never waits, so nothing else would get its turn
+
+    async def _person(self, item: Work, backend: Backend, names: NameSource, observer: Observer) -> Person:
+        settings = self._settings
+        size: dict[str, int] = {"sessions": settings.sessions, "seed": settings.seed}
+        if settings.writer == "offline" and settings.shape.everyday is not None:
+            return write_life(item.number, item.persona, settings.shape, names, **size)
+        return await write_person(
+            item.number,
+            item.persona,
+            backend.writer,
+            settings.asked_shape,
+            names,
+            **size,
+            similarity=backend.similarity,
+            observer=observer,
+            cards=load_cards() if settings.draws_cards else None,
+        )
 
     def _failed(self, person_id: str, error: DeltaMemError) -> None:
         self._errors[person_id] = str(error)

@@ -62,6 +62,9 @@ def _later(later: Later, labels: Mapping[str, str], values: Mapping[str, str], r
         if name in later.change and not later.after:
             if label == before:
                 yield f"{place}.{name}: the changed fact is the fact as it was"
+            keys = [[filled(one, values) for one in ((key,) if isinstance(key, str) else key)] for key in fact.keys]
+            if before and all(satisfied([key], before) for key in keys):
+                yield f"{place}.{name}: one key at least must be new, but all of them are in {before!r}"
             for word in fact.old:
                 gone = filled(word, values)
                 if gone.casefold() not in before.casefold():
@@ -177,4 +180,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_plain(main)  # type: ignore[arg-type]
+    run_plain(main)

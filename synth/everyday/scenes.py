@@ -17,14 +17,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltamem.config import StrictModel
-from synth.offline.grammar import Lines, Sentences, parse, walk, with_article
+from synth.offline.grammar import Lines, Node, Sentences, parse, walk, with_article
 from synth.pools import load
+from synth.records import FactKind
 
 FOLDER = Path(__file__).parent
 
-Kind = Literal[
-    "event", "feeling", "preference", "opinion", "plan", "motivation", "support", "status", "arrangement", "attribute"
-]
 Change = Literal["restate", "merge", "refine", "status", "reversal", "end"]
 """How a memory changes: said again in other words, joined with news, made exact, gone on, turned round, over."""
 Partner = Literal["any", "assistant", "friend"]
@@ -34,7 +32,7 @@ Partner = Literal["any", "assistant", "friend"]
 class Fact(StrictModel):
     """What a memory keeps of a scene."""
 
-    kind: Kind
+    kind: FactKind
     label: Annotated[Sentences, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
     """The memory, in the third person: ``{name} adopted a dog called {pet}.``"""
     keys: Annotated[tuple[str | tuple[str, ...], ...], Field(min_length=1, max_length=4)]
@@ -90,6 +88,8 @@ class Scene(StrictModel):
     facts: dict[str, Fact] = Field(default={})
     tell: Annotated[tuple[Telling, ...], Field(min_length=1)]
     later: tuple[Later, ...] = ()
+    place: Literal["", "first", "last"] = ""
+    """Of talk: it opens a session, or closes it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -129,7 +129,7 @@ class Scene(StrictModel):
         return frozenset(slot for text in self.texts() for slot in slots_of(text))
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[FactKind, ...]:
         """The kinds of its facts."""
         return tuple(fact.kind for fact in self.facts.values())
 
@@ -157,6 +157,18 @@ def value_lists() -> Mapping[str, tuple[str, ...]]:
     return load(FOLDER / "values.yaml", ValueLists).lists
 
 
+class Phrases(StrictModel):
+    """What is said between scenes, by use (``phrases.yaml``)."""
+
+    rules: dict[str, Sentences]
+
+
+@cache
+def phrases() -> Mapping[str, tuple[str, ...]]:
+    """What is said between scenes."""
+    return load(FOLDER / "phrases.yaml", Phrases).rules
+
+
 @cache
 def scenes() -> tuple[Scene, ...]:
     """All scenes, in the order of their files' names."""
@@ -177,15 +189,14 @@ def _lines(texts: tuple[str, ...]) -> Lines:
 def draw(rng: random.Random, texts: Sequence[str], values: Mapping[str, str]) -> str:
     """One of some texts, with one of its alternatives each, slots filled."""
 
-    def written(node: object) -> str:
-        kind, text, parts = node  # type: ignore[misc]
-        if kind == "text":
-            return str(text)
-        if kind == "slot":
-            return values[text]
-        if kind == "choice":
-            return written(parts[int(rng.random() * len(parts))])
-        return "".join(map(written, parts))
+    def written(node: Node) -> str:
+        if node.kind == "text":
+            return node.text
+        if node.kind == "slot":
+            return values[node.text]
+        if node.kind == "choice":
+            return written(node.parts[int(rng.random() * len(node.parts))])
+        return "".join(map(written, node.parts))
 
     return _readable(written(_lines(tuple(texts)).draw(rng)))
 

@@ -1,0 +1,463 @@
+"""Lives put together from scenes, session by session, with the memory at hand: what is labelled is right by construction.
+
+A session is a row of pieces: scenes told for the first time, changes of what is remembered, what is said again, and talk
+that leaves nothing to remember. The other side is an assistant, or a friend who has a life too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cache
+
+from deltamem.memory import Event
+from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
+from deltamem.text import content_stems
+from synth.config import Everyday
+from synth.everyday.cast import Cast, stranger
+from synth.everyday.scenes import Fact, Later, Scene, Telling, draw, filled, phrases, satisfied, scenes
+from synth.offline.grammar import capitalised
+from synth.planning import rounded
+from synth.records import (
+    Dialogue,
+    Exchange,
+    FactOrigin,
+    FixedPart,
+    KeywordOrigin,
+    PlannedFact,
+    SessionFact,
+    SynthSession,
+    TrackedFact,
+)
+from synth.validators.base import memory_stems, rivals
+
+_DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
+_INTAKE_SCENES = 8
+
+
+@dataclass(slots=True)
+class HeldFact:
+    """A fact as it is remembered now."""
+
+    text: str
+    keys: tuple[str | tuple[str, ...], ...]
+    recall: str
+    since: int  # The session that wrote it, -1 before the first
+    changes: int = 0
+
+
+@dataclass(slots=True)
+class Instance:
+    """A scene in this life."""
+
+    scene: Scene
+    values: dict[str, str]
+    facts: dict[str, HeldFact] = field(default_factory=dict)
+    last_change: dict[str, str] = field(default_factory=dict)  # By fact the name of what changed it last
+    told: set[int] = field(default_factory=set)  # Places of the changes that have come
+
+    def due(self, session: int) -> list[int]:
+        """Places of the changes that can come in a session."""
+        return [
+            place
+            for place, later in enumerate(self.scene.later)
+            if place not in self.told
+            and all(
+                name in self.facts and self.facts[name].since < session and self.last_change.get(name, "") == later.after
+                for name in later.change
+            )
+        ]
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a session: exchanges, and the facts that they tell, each with its exchange, from 0."""
+
+    exchanges: list[tuple[str, str]]
+    facts: list[tuple[int, SessionFact]] = field(default_factory=list)
+    swapped: bool = False
+    """The other side tells it: its words begin where the last exchange ended, and the owner answers."""
+
+
+@cache
+def _by_kind() -> Mapping[str, tuple[Scene, ...]]:
+    found: dict[str, list[Scene]] = {}
+    for scene in scenes():
+        for kind in dict.fromkeys(scene.kinds):
+            found.setdefault(kind, []).append(scene)
+    return {kind: tuple(of) for kind, of in found.items()}
+
+
+@cache
+def _talk(place: str) -> tuple[Scene, ...]:
+    return tuple(scene for scene in scenes() if not scene.facts and scene.place == place)
+
+
+class Life:
+    """Writes the sessions of one person."""
+
+    def __init__(self, rng: random.Random, plan: Everyday, fixed: FixedPart, split: Split, *, newcomer: bool) -> None:
+        self._rng, self._plan, self._split = rng, plan, split
+        self.name, self._fixed = fixed.name, fixed
+        self._cast = Cast(rng, fixed.name, fixed.gender, split)
+        self._instances: list[Instance] = []
+        self._used: set[str] = set()
+        self._kinds: Counter[str] = Counter()
+        self._texts: set[str] = set()
+        self._newcomer = newcomer
+        self._session = -1
+        self._today = date.min
+
+    # --- what is remembered ----------------------------------------------------------------------------------------------
+
+    def initial(self, start: datetime) -> tuple[TrackedFact, ...]:
+        """What is remembered before the first session."""
+        self._today = start.date()
+        wanted = 0 if self._newcomer else self._rng.randint(self._plan.initial.min, self._plan.initial.max)
+        while sum(len(one.facts) for one in self._instances) < wanted:
+            self._begun(self._fresh_scene("attribute" if self._rng.random() < 0.3 else self._wanted_kind()))
+        held = [fact for one in self._instances for fact in one.facts.values()]
+        return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
+
+    def _begun(self, scene: Scene, facts: Sequence[str] | None = None) -> tuple[Instance, dict[str, HeldFact]]:
+        """A scene comes into this life; what it leaves to remember, of some of its facts or all."""
+        values = self._cast.fill(scene, self._rng, self._today)
+        instance = Instance(scene, values)
+        chosen = scene.facts if facts is None else {name: scene.facts[name] for name in facts}
+        for name, fact in chosen.items():
+            if (held := self._held(fact, values)).text not in self._texts:
+                instance.facts[name] = held
+                self._texts.add(held.text)
+                self._kinds[fact.kind] += 1
+        self._instances.append(instance)
+        self._used.update((scene.name, *scene.group))
+        return instance, instance.facts
+
+    def _held(self, fact: Fact, values: Mapping[str, str]) -> HeldFact:
+        keys = tuple(
+            filled(key, values) if isinstance(key, str) else tuple(dict.fromkeys(filled(one, values) for one in key))
+            for key in fact.keys
+        )
+        recall = draw(self._rng, [fact.recall], values) if fact.recall else ""
+        return HeldFact(draw(self._rng, fact.label, values), keys, recall, self._session)
+
+    def _wanted_kind(self) -> str:
+        """The kind that is furthest behind its share."""
+        total = sum(self._kinds.values()) + 1
+        behind = {kind: share - self._kinds[kind] / total for kind, share in self._plan.kinds.items() if share}
+        most = sorted(behind, key=lambda kind: -behind[kind] + 0.05 * self._rng.random())
+        return most[0]
+
+    def _free(self, scene: Scene) -> bool:
+        if self._used.intersection(scene.group):
+            return False
+        allowed = all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in scene.kinds)
+        return allowed and (scene.name not in self._used or (not scene.once and self._rng.random() < self._plan.families))
+
+    def _fresh_scene(self, kind: str) -> Scene:
+        """A scene with facts of a kind that this life has not had, as long as there is one."""
+        of_kind = [scene for scene in _by_kind().get(kind, ()) if self._free(scene)]
+        if not of_kind:
+            of_kind = [scene for scene in scenes() if scene.facts and self._free(scene)]
+        if not of_kind:
+            of_kind = [scene for scene in scenes() if not scene.once and not self._used.intersection(scene.group)]
+        return self._rng.choice(of_kind)
+
+    # --- a session -------------------------------------------------------------------------------------------------------
+
+    def session(self, index: int, time: datetime) -> SynthSession:
+        """Write a session and remember what it tells."""
+        rng, plan = self._rng, self._plan
+        self._session, self._today = index, time.date()
+        bank = [fact for one in self._instances for fact in one.facts.values()]
+        before = {fact.text: memory_stems(fact.text, self.name) for fact in bank}
+        friend = index > 0 and rng.random() < plan.friends
+        partner = stranger(rng, rng.random() < 0.5, self._split) if friend else ""
+        pieces: list[Piece] = []
+        if rng.random() >= plan.idle:
+            pieces = list(self._due_pieces(friend, before))
+        pieces += self._talk_pieces(pieces, friend)
+        rng.shuffle(pieces)
+        if pieces[0].swapped:
+            pieces.append(pieces.pop(0))
+        pieces = [*self._frame("first", 0.6, friend), *pieces, *self._frame("last", 0.5, friend)]
+        if all(piece.swapped for piece in pieces[:1]):
+            pieces = [self._told(rng.choice(_talk("")), friend, own=False), *pieces]
+        exchanges, planned, facts = self._joined(pieces)
+        if friend:
+            own = self._cast.first_name
+            exchanges = [(f"{own}: {user}", f"{partner}: {other}") for user, other in exchanges]
+        turns = tuple(Exchange(user=user, assistant=other) for user, other in exchanges)
+        return SynthSession(
+            index=index,
+            time=time,
+            goal="",
+            summary="",
+            facts=tuple(facts),
+            dialogue=Dialogue(plan=tuple(planned), turns=turns),
+        )
+
+    def _due_pieces(self, friend: bool, before: Mapping[str, frozenset[str]]) -> Iterator[Piece]:
+        """Changes and repetitions by their shares, then new scenes until there are enough facts."""
+        rng, plan = self._rng, self._plan
+        wanted = rng.randint(plan.facts.min, plan.facts.max)
+        intake = self._session == 0 and self._newcomer
+        changing = [] if intake else rng.sample(self._instances, len(self._instances))
+        updates, repeats = rounded(rng, plan.updates * wanted), rounded(rng, plan.repeats * wanted)
+        done = 0
+        for instance in changing:
+            if updates > 0 and (due := instance.due(self._session)):
+                piece = self._change(instance, rng.choice(due), friend, before)
+                updates -= sum(fact.event is Event.UPDATE for _, fact in piece.facts)
+                done += len(piece.facts)
+                yield piece
+        touched = {id(one) for one in self._instances if any(fact.since == self._session for fact in one.facts.values())}
+        for instance in changing:
+            held = [fact for fact in instance.facts.values() if fact.recall and fact.since < self._session]
+            if repeats > 0 and held and id(instance) not in touched:
+                repeats -= 1
+                done += 1
+                yield self._repeated(rng.choice(held), before)
+        scenes_left = _INTAKE_SCENES if intake else 99
+        while done < wanted or intake:
+            if scenes_left == 0:
+                break
+            scenes_left -= 1
+            scene = self._fresh_scene("attribute" if intake else self._wanted_kind())
+            piece = self._told(scene, friend, before=before)
+            done += len(piece.facts)
+            yield piece
+
+    def _told(self, scene: Scene, friend: bool, *, own: bool = True, before: Mapping[str, frozenset[str]] = {}) -> Piece:
+        """A scene told by one of its tellings, with what it leaves to remember; `own`: of this life, and not only talk."""
+        rng = self._rng
+        tellings = [one for one in scene.tell if bool(scene.facts if one.facts is None else one.facts) == own]
+        telling = rng.choice([one for one in tellings if _fits(one, friend)] or tellings)
+        if not own:
+            values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
+            return Piece(_spoken(rng, telling, values))
+        instance, held = self._begun(scene, telling.facts)
+        piece = Piece(_spoken(rng, telling, instance.values))
+        guess = next((name for name, fact in held.items() if fact.recall), "")
+        if len(held) == 1 and guess and not friend and rng.random() < self._plan.guessed:
+            piece = self._guessed(held[guess])
+            provenance: Provenance = "assistant_confirmed"
+        else:
+            provenance = "said"
+        for fact in held.values():
+            place = _best(piece.exchanges, fact.text)
+            piece.facts.append((place, self._fact(Event.ADD, fact, "", piece, before, provenance=provenance)))
+        return piece
+
+    def _guessed(self, fact: HeldFact) -> Piece:
+        """The other side says it first, and the owner agrees."""
+        rng = self._rng
+        asked = _say(rng, "guessed", recall=fact.recall)
+        return Piece([(_say(rng, "before_guess"), asked), (_say(rng, "guessed_right"), _say(rng, "acknowledged"))])
+
+    def _change(self, instance: Instance, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> Piece:
+        """What becomes of the facts of a scene."""
+        rng = self._rng
+        later: Later = instance.scene.later[place]
+        instance.told.add(place)
+        days = {slot: value for slot, value in instance.values.items() if not slot.startswith(("ago", "ahead"))}
+        values = self._cast.fill(instance.scene, rng, self._today, days)
+        tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
+        telling = rng.choice(tellings)
+        piece = Piece(_spoken(rng, telling, values))
+        told = {*later.change, *later.add} if telling.facts is None else set(telling.facts)
+        for name, fact in later.change.items():
+            if name not in told:
+                continue
+            old = instance.facts[name]
+            new = self._held(fact, values)
+            if new.text in self._texts:
+                continue
+            self._texts.add(new.text)
+            new.changes = old.changes + 1
+            instance.facts[name] = new
+            instance.last_change[name] = later.name or f"change {place}"
+            gone = tuple(
+                word for word in (filled(one, values) for one in fact.old) if word.casefold() in old.text.casefold()
+            )
+            outdated = tuple(word for word in gone if word.casefold() not in new.text.casefold())
+            own = " ".join(user for user, _ in piece.exchanges)
+            signal: Signal = "value"
+            if any(satisfied([word], own) for word in outdated):
+                signal = "explicit"
+            elif not any(satisfied([key], own) for key in new.keys):
+                signal = "implied"
+            made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
+            piece.facts.append((_best(piece.exchanges, new.text), made))
+        for name, fact in later.add.items():
+            if name in told and (held := self._held(fact, values)).text not in self._texts:
+                self._texts.add(held.text)
+                instance.facts[name] = held
+                self._kinds[fact.kind] += 1
+                piece.facts.append((_best(piece.exchanges, held.text), self._fact(Event.ADD, held, "", piece, before)))
+        return piece
+
+    def _repeated(self, fact: HeldFact, before: Mapping[str, frozenset[str]]) -> Piece:
+        """What is remembered already is said again, and agreed to."""
+        rng = self._rng
+        said = _asked_back(rng, fact.recall)
+        piece = Piece([(_say(rng, "agreed"), _say(rng, "acknowledged"))])
+        piece.exchanges.insert(0, ("", said))
+        piece.facts.append((1, self._fact(Event.NONE, fact, fact.text, piece, before, provenance="assistant_confirmed")))
+        return piece
+
+    def _fact(
+        self,
+        event: Event,
+        held: HeldFact,
+        previous: str,
+        piece: Piece,
+        before: Mapping[str, frozenset[str]],
+        *,
+        signal: Signal = "value",
+        provenance: Provenance = "said",
+        outdated: tuple[str, ...] = (),
+    ) -> SessionFact:
+        """The fact with its operation, where its keywords are from, and what makes it hard to find."""
+        said = " ".join(text for exchange in piece.exchanges for text in exchange)
+        origins = tuple(
+            KeywordOrigin.FROM_DATE
+            if isinstance(key, str) and _DATE.search(key) and key not in said
+            else KeywordOrigin.SAID
+            if satisfied([key], said)
+            else KeywordOrigin.FROM_MEMORY
+            for key in held.keys
+        )
+        stems = memory_stems(previous or held.text, self.name)
+        difficulty = OperationDifficulty(
+            signal=signal,
+            rivals=rivals(stems, before, previous or None),
+            provenance=provenance,
+            time="relative" if KeywordOrigin.FROM_DATE in origins else "same_day",
+            chain=held.changes,
+        )
+        origin = {Event.ADD: FactOrigin.FILLING, Event.UPDATE: FactOrigin.REVISION, Event.NONE: FactOrigin.REUSE}[event]
+        return SessionFact(
+            id="f0", event=event, text=held.text, previous_text=previous, keywords=held.keys, origin=origin, origins=origins,
+            outdated=outdated, difficulty=difficulty,
+        )  # fmt: skip
+
+    # --- talk ------------------------------------------------------------------------------------------------------------
+
+    def _talk_pieces(self, pieces: Sequence[Piece], friend: bool) -> Iterator[Piece]:
+        """Talk that leaves nothing to remember, until turns without a fact have their share."""
+        rng, plan = self._rng, self._plan
+        carrying = sum(len({place for place, _ in piece.facts}) for piece in pieces)
+        turns = sum(len(piece.exchanges) for piece in pieces)
+        wanted = min(max(round(carrying / (1 - plan.chat)), rng.randint(plan.turns.min, plan.turns.min + 4)), plan.turns.max)
+        if rng.random() < plan.false_recalls and not friend:
+            turns += 2
+            yield self._false_recall()
+        while turns < wanted:
+            draw_ = rng.random()
+            if friend and draw_ < 0.55:
+                piece = self._of_the_friend()
+            elif draw_ < 0.8:
+                piece = self._told(rng.choice(_talk("")), friend, own=False)
+            else:
+                near = [scene for scene in scenes() if scene.facts and any(one.facts == () for one in scene.tell)]
+                piece = self._told(rng.choice(near or _talk("")), friend, own=False)
+            turns += len(piece.exchanges)
+            yield piece
+
+    def _of_the_friend(self) -> Piece:
+        """A scene of the other side's life, told by them; the owner answers."""
+        rng = self._rng
+        scene = rng.choice([scene for scene in scenes() if scene.facts and "attribute" not in scene.kinds])
+        other = Cast(rng, stranger(rng, True, self._split), "female", self._split)
+        telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
+        return Piece(_spoken(rng, telling, other.fill(scene, rng, self._today)), swapped=True)
+
+    def _false_recall(self) -> Piece:
+        """The other side remembers what was never said, and is put right."""
+        rng = self._rng
+        others = [
+            scene for scene in scenes() if scene.name not in self._used and any(f.recall for f in scene.facts.values())
+        ]
+        if not others:
+            return self._told(rng.choice(_talk("")), False, own=False)
+        scene = rng.choice(others)
+        values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
+        recall = draw(rng, [rng.choice([fact.recall for fact in scene.facts.values() if fact.recall])], values)
+        said = _asked_back(rng, recall)
+        return Piece([("", said), (_say(rng, "denied"), _say(rng, "sorry"))])
+
+    def _frame(self, place: str, share: float, friend: bool) -> list[Piece]:
+        """A greeting or a goodbye."""
+        return [self._told(self._rng.choice(_talk(place)), friend, own=False)] if self._rng.random() < share else []
+
+    # --- putting together ------------------------------------------------------------------------------------------------
+
+    def _joined(self, pieces: Sequence[Piece]) -> tuple[list[tuple[str, str]], list[PlannedFact], list[SessionFact]]:
+        """All exchanges in a row; a piece in which the other side speaks first begins at the end of the one before."""
+        exchanges: list[tuple[str, str]] = []
+        planned: list[PlannedFact] = []
+        facts: list[SessionFact] = []
+        waiting = ""  # What the owner has answered to the other side's story, said at the beginning of the next turn
+        for piece in pieces:
+            start = len(exchanges)
+            if piece.swapped:
+                told = [text for exchange in piece.exchanges for text in exchange]
+                user, other = exchanges.pop()
+                if waiting:
+                    exchanges.append((user, other))
+                    user, other = waiting, ""
+                exchanges.append((user, f"{other} {told[0]}".strip()))
+                exchanges += list(zip(told[1:-1:2], told[2:-1:2], strict=True))
+                waiting = told[-1]
+                continue
+            own = list(piece.exchanges)
+            if own[0][0] == "":
+                if waiting or not exchanges:
+                    own[0] = (waiting or "Hi!", own[0][1])
+                    waiting = ""
+                else:
+                    user, other = exchanges.pop()
+                    own[0] = (user, f"{other} {own[0][1]}")
+                    start -= 1
+            elif waiting:
+                own[0] = (f"{waiting} {own[0][0]}", own[0][1])
+                waiting = ""
+            exchanges += own
+            for place, fact in piece.facts:
+                made = fact.model_copy(update={"id": f"f{len(facts) + 1}"})
+                facts.append(made)
+                turn = start + place + 1
+                early = turn if fact.event is Event.UPDATE and fact.signal == "explicit" else 0
+                planned.append(PlannedFact(fact_id=made.id, turn=turn, previous_turn=early))
+        if waiting:
+            exchanges.append((waiting, _say(self._rng, "acknowledged")))
+        return exchanges, planned, facts
+
+
+def _say(rng: random.Random, rule: str, **values: str) -> str:
+    return draw(rng, phrases()[rule], values)
+
+
+def _asked_back(rng: random.Random, recall: str) -> str:
+    """How the other side comes to speak of what it remembers."""
+    return capitalised(_say(rng, "asked_back", said=_say(rng, "recalled", recall=recall)))
+
+
+def _fits(telling: Telling, friend: bool) -> bool:
+    return telling.to in ("any", "friend" if friend else "assistant")
+
+
+def _spoken(rng: random.Random, telling: Telling, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    texts = [draw(rng, [text], values) for text in telling.turns]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _best(exchanges: Sequence[tuple[str, str]], text: str) -> int:
+    """The exchange in which the owner says most of a memory, the last of several."""
+    stems = content_stems(text)
+    return max(range(len(exchanges)), key=lambda place: (len(stems & content_stems(exchanges[place][0])), place))
