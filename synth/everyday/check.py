@@ -76,8 +76,8 @@ def _later(later: Later, labels: Mapping[str, str], values: Mapping[str, str], r
 
 
 def _fact(name: str, fact: Fact, label: str, values: Mapping[str, str]) -> Iterator[str]:
-    if not label.startswith(values["name"]) or not label.endswith("."):
-        yield f"{name}: a memory begins with {{name}} and ends with a full stop: {label!r}"
+    if values["name"] not in label or not label.endswith("."):
+        yield f"{name}: a memory names {{name}} and ends with a full stop: {label!r}"
     if len(label.split()) not in _LABEL_WORDS:
         yield f"{name}: a memory has {_LABEL_WORDS.start} to {_LABEL_WORDS.stop - 1} words: {label!r}"
     if word := _FIRST_PERSON.search(label):

@@ -37,6 +37,8 @@ from synth.validators.base import memory_stems, rivals
 
 _DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
 _INTAKE_SCENES = 8
+_FRIENDS_OWN = 0.55
+"""Share of what a friend talks about, besides the owner's facts, that is of their own life."""
 
 
 @dataclass(slots=True)
@@ -93,8 +95,13 @@ def _by_kind() -> Mapping[str, tuple[Scene, ...]]:
 
 
 @cache
-def _talk(place: str) -> tuple[Scene, ...]:
-    return tuple(scene for scene in scenes() if not scene.facts and scene.place == place)
+def _talk(place: str, friend: bool) -> tuple[Scene, ...]:
+    """Scenes with a telling that leaves nothing to remember."""
+
+    def idle(scene: Scene) -> bool:
+        return any(not (scene.facts if one.facts is None else one.facts) and _fits(one, friend) for one in scene.tell)
+
+    return tuple(scene for scene in scenes() if scene.place == place and idle(scene))
 
 
 class Life:
@@ -109,6 +116,7 @@ class Life:
         self._kinds: Counter[str] = Counter()
         self._texts: set[str] = set()
         self._newcomer = newcomer
+        self._decks: dict[tuple[str, bool], list[Scene]] = {}
         self._session = -1
         self._today = date.min
 
@@ -152,20 +160,20 @@ class Life:
         most = sorted(behind, key=lambda kind: -behind[kind] + 0.05 * self._rng.random())
         return most[0]
 
-    def _free(self, scene: Scene) -> bool:
-        if self._used.intersection(scene.group):
+    def _free(self, scene: Scene, friend: bool) -> bool:
+        """Whether a scene can come into this life now."""
+        if self._used.intersection(scene.group) or not any(_fits(one, friend) for one in scene.tell):
             return False
         allowed = all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in scene.kinds)
         return allowed and (scene.name not in self._used or (not scene.once and self._rng.random() < self._plan.families))
 
-    def _fresh_scene(self, kind: str) -> Scene:
+    def _fresh_scene(self, kind: str, friend: bool = False) -> Scene:
         """A scene with facts of a kind that this life has not had, as long as there is one."""
-        of_kind = [scene for scene in _by_kind().get(kind, ()) if self._free(scene)]
-        if not of_kind:
-            of_kind = [scene for scene in scenes() if scene.facts and self._free(scene)]
-        if not of_kind:
-            of_kind = [scene for scene in scenes() if not scene.once and not self._used.intersection(scene.group)]
-        return self._rng.choice(of_kind)
+        found = [scene for scene in _by_kind().get(kind, ()) if self._free(scene, friend)]
+        found = found or [scene for scene in scenes() if scene.facts and self._free(scene, friend)]
+        # A life that has had all scenes sees some of them again with other values.
+        found = found or [scene for scene in scenes() if scene.facts and not scene.once and not scene.group]
+        return self._rng.choice(found)
 
     # --- a session -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class Life:
             pieces.append(pieces.pop(0))
         pieces = [*self._frame("first", 0.6, friend), *pieces, *self._frame("last", 0.5, friend)]
         if all(piece.swapped for piece in pieces[:1]):
-            pieces = [self._told(rng.choice(_talk("")), friend, own=False), *pieces]
+            pieces = [self._talk("", friend), *pieces]
         exchanges, planned, facts = self._joined(pieces)
         if friend:
             own = self._cast.first_name
@@ -227,7 +235,7 @@ class Life:
             if scenes_left == 0:
                 break
             scenes_left -= 1
-            scene = self._fresh_scene("attribute" if intake else self._wanted_kind())
+            scene = self._fresh_scene("attribute" if intake else self._wanted_kind(), friend)
             piece = self._told(scene, friend, before=before)
             done += len(piece.facts)
             yield piece
@@ -348,6 +356,13 @@ class Life:
 
     # --- talk ------------------------------------------------------------------------------------------------------------
 
+    def _talk(self, place: str, friend: bool) -> Piece:
+        """Talk that leaves nothing to remember, none twice before all has come; what sounds like a fact is among it."""
+        deck = self._decks.setdefault((place, friend), [])
+        if not deck:
+            deck += self._rng.sample(_talk(place, friend), len(_talk(place, friend)))
+        return self._told(deck.pop(), friend, own=False)
+
     def _talk_pieces(self, pieces: Sequence[Piece], friend: bool) -> Iterator[Piece]:
         """Talk that leaves nothing to remember, until turns without a fact have their share."""
         rng, plan = self._rng, self._plan
@@ -358,14 +373,7 @@ class Life:
             turns += 2
             yield self._false_recall()
         while turns < wanted:
-            draw_ = rng.random()
-            if friend and draw_ < 0.55:
-                piece = self._of_the_friend()
-            elif draw_ < 0.8:
-                piece = self._told(rng.choice(_talk("")), friend, own=False)
-            else:
-                near = [scene for scene in scenes() if scene.facts and any(one.facts == () for one in scene.tell)]
-                piece = self._told(rng.choice(near or _talk("")), friend, own=False)
+            piece = self._of_the_friend() if friend and rng.random() < _FRIENDS_OWN else self._talk("", friend)
             turns += len(piece.exchanges)
             yield piece
 
@@ -384,7 +392,7 @@ class Life:
             scene for scene in scenes() if scene.name not in self._used and any(f.recall for f in scene.facts.values())
         ]
         if not others:
-            return self._told(rng.choice(_talk("")), False, own=False)
+            return self._talk("", friend=False)
         scene = rng.choice(others)
         values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
         recall = draw(rng, [rng.choice([fact.recall for fact in scene.facts.values() if fact.recall])], values)
@@ -393,7 +401,7 @@ class Life:
 
     def _frame(self, place: str, share: float, friend: bool) -> list[Piece]:
         """A greeting or a goodbye."""
-        return [self._told(self._rng.choice(_talk(place)), friend, own=False)] if self._rng.random() < share else []
+        return [self._talk(place, friend)] if self._rng.random() < share else []
 
     # --- putting together ------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from synth.validators.base import (
     occurs,
     rivals,
     stands_in,
-    starts_with_name,
     utterances_of,
 )
 
@@ -110,12 +109,12 @@ def additions_new(case: _Labelled) -> Iterator[str]:
             yield f"{label} adds what {memory_id} says already: {operation.text!r}"
 
 
-@SINGLE.rule("What an operation writes begins with the person's name.")
-def begins_with_name(case: _Labelled) -> Iterator[str]:
+@SINGLE.rule("What an operation writes names the person.")
+def names_person(case: _Labelled) -> Iterator[str]:
     name = case.answer.session.person_name
     for label, operation, _ in _operations(case):
-        if operation.text.strip() and not starts_with_name(operation.text, name):
-            yield f"{label} must begin with the name {name!r}, but is {operation.text!r}"
+        if operation.text.strip() and not stands_in(folded(name), folded(operation.text)):
+            yield f"{label} must name {name!r}, but is {operation.text!r}"
 
 
 @SINGLE.rule("Every operation has keywords.")

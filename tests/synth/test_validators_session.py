@@ -50,7 +50,7 @@ PLANTED = [
     ("next_state_follows", "does not give", replace(CLEAN, next_state=PRIOR)),
     ("one_operation_a_memory", "m1", labelled(UPDATE, replace(SAME, event=Event.NONE))),
     ("additions_new", "m2", labelled(Operation(Event.ADD, OMAR.text, None, OMAR.keywords))),
-    ("begins_with_name", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
+    ("names_person", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
     ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()))),
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
     ("keywords_said", "operation 1 (ADD): the user never says 'summer regatta'", labelled(ADD, said="I paint the hull.")),
