@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveInt
 
@@ -34,6 +34,7 @@ from eval.systems.base import DialogueSession, StoreKey
 
 Suite = Literal["locomo", "halumem"]
 
+SUITES: tuple[Suite, ...] = get_args(Suite)
 _FILES: Mapping[Suite, tuple[Dataset, ...]] = {"locomo": (LOCOMO,), "halumem": (HALUMEM_MEDIUM, HALUMEM_USER)}
 
 
