@@ -29,9 +29,10 @@ def problems(scene: Scene) -> Iterator[str]:
     found: dict[str, str] = {}  # By place, so that a draw more is no line more
     for number in range(_DRAWS):
         rng = random.Random(f"{scene.name}/{number}")
-        cast = Cast(rng, "Nora Bell" if number % 2 else "Paul Bell", "female" if number % 2 else "male", "train")
+        name, gender = ("Nora Bell", "female") if number % 2 else ("Paul Bell", "male")
+        cast = Cast(rng, name, gender, "train")
         try:
-            values = cast.fill(scene, rng, _TODAY)
+            values = cast.fill(scene, rng, _TODAY, {"name": name})
         except KeyError as error:
             yield f"{scene.name}: unknown slot {error}"
             return
