@@ -17,6 +17,14 @@ WITHOUT_ARTICLE = (
     "phone", "gadget", "garment", "furniture", "tool", "injury", "charity", "present", "camping_place", "transport",
     "course", "toy", "school_event", "meeting",
 )  # fmt: skip
+# Keywords are looked for within words too, so a value inside of any of these would be a keyword that costs nothing.
+COMMON = (
+    "her the their these this that could with within somewhat lives travel afternoon memories message describe commit "
+    "limit climate january august woman holiday start heart party growing throwing tired hired enjoy proud loud sharp "
+    "shoes advice service otherwise else false muscle startup phone photo medal chocolate crowd balloon regret helmet "
+    "wash soaked author irritated several contact foreign price concrete attention escape necessarily operation improve "
+    "embarrassed secret parents children weekend moment everyone"
+)
 
 
 def test_there_are_several_thousand_values() -> None:
@@ -43,6 +51,12 @@ def test_a_value_fits_a_memory_too(name: str) -> None:
     assert [value for value in values if re.search(r"\b(I|my|me|we|us|our|you|your)\b", value)] == []
     assert [value for value in values if re.search(r"[.!?](\s|$)", value)] == []
     assert [value for value in values if with_article(value) != value] == []  # What puts a and an right leaves it alone
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_no_value_is_part_of_a_common_word(name: str) -> None:
+    part = r"\w{0}|{0}\w"
+    assert [value for value in LISTS[name] if re.search(part.format(re.escape(value.casefold())), COMMON)] == []
 
 
 @pytest.mark.parametrize("name", WITHOUT_ARTICLE)
