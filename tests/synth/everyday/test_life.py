@@ -1,0 +1,123 @@
+"""Lives put together from scenes: whatever is drawn, labels hold and shares are those of the plan."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+
+import pytest
+from omegaconf import OmegaConf
+from synth_runs import synth
+
+from deltamem.config import composed
+from deltamem.memory import Event
+from deltamem.sessions import LabelledSession, read_sessions
+from synth.assembly import labelled_sessions
+from synth.config import Shape
+from synth.everyday.person import write_life
+from synth.everyday.scenes import scenes
+from synth.names import RealNames
+from synth.records import FactKind, Person, Persona
+from synth.validators.session import judge_chain
+
+
+@cache
+def everyday() -> Shape:
+    config = composed("synth", ["shape=everyday", "out=unused"])
+    return Shape.model_validate(OmegaConf.to_container(config.shape, resolve=True))
+
+
+def life(number: int, sessions: int = 8, *, seed: int = 1, **plan: object) -> Person:
+    sizes = everyday()
+    assert sizes.everyday is not None
+    sizes = sizes.model_copy(update={"everyday": sizes.everyday.model_copy(update=plan)})
+    split = "heldout" if number % 10 == 9 else "train"
+    persona = Persona(person_id=f"p{number:06}", seed="Somebody.", source="generated", split=split)
+    return write_life(number, persona, sizes, RealNames(1), sessions=sessions, seed=seed)
+
+
+@cache
+def lives(count: int = 30) -> tuple[tuple[LabelledSession, ...], ...]:
+    return tuple(tuple(labelled_sessions(life(number))) for number in range(count))
+
+
+def test_no_session_breaks_a_rule_and_none_is_left_out() -> None:
+    for sessions in lives():
+        assert judge_chain(sessions).violations == ()
+        assert len(sessions) == 8
+
+
+def test_the_same_seed_gives_the_same_life_and_another_one_another() -> None:
+    assert life(3) == life(3)
+    assert life(3) != life(3, seed=2)
+
+
+def test_operations_have_the_shares_of_the_plan() -> None:
+    found = Counter(one.event for sessions in lives() for session in sessions for one in session.operations)
+    total = found.total()
+    assert 0.18 < found[Event.UPDATE] / total < 0.34
+    assert 0.04 < found[Event.NONE] / total < 0.16
+    idle = sum(not session.operations for sessions in lives() for session in sessions)
+    assert 0 < idle / sum(map(len, lives())) < 0.25
+
+
+def test_most_turns_leave_nothing_to_remember() -> None:
+    noise = [session.difficulty.noise for sessions in lives() for session in sessions if session.difficulty]
+    assert sum(noise) / len(noise) > 0.8
+
+
+def test_friends_have_their_names_before_what_they_say_and_assistants_have_not() -> None:
+    def named(session: LabelledSession) -> set[bool]:
+        first = session.session.person_name.split()[0]
+        return {turn.content.startswith(f"{first}: ") for turn in session.session.dialogue if turn.role == "user"}
+
+    kinds = Counter(tuple(named(session)) for sessions in lives() for session in sessions)
+    assert kinds.keys() == {(True,), (False,)}
+    assert 0.15 < kinds[(True,)] / kinds.total() < 0.45
+
+
+def test_newcomers_begin_with_nothing_and_introduce_themselves() -> None:
+    person = life(1, newcomers=1.0)
+    assert person.profile is not None and person.profile.initial == ()
+    first = next(labelled_sessions(person))
+    assert len(first.operations) >= 6
+    assert {one.event for one in first.operations} == {Event.ADD}
+
+
+def test_a_kind_that_is_left_out_is_nowhere() -> None:
+    kinds = dict.fromkeys(FactKind, 1.0) | {FactKind.PLAN: 0.0}
+    labels = {one.text for session in labelled_sessions(life(2, 12, kinds=kinds)) for one in session.operations}
+    plans = [fact for scene in scenes() for fact in scene.facts.values() if fact.kind is FactKind.PLAN]
+    beginnings = {label.split("}", 1)[-1].split("{")[0].strip(" .") for fact in plans for label in fact.label}
+    telling = {text for text in beginnings if len(text.split()) > 4}
+    assert telling and not [label for label in labels if any(text in label for text in telling)]
+
+
+def test_dates_of_labels_are_computed_from_what_is_said() -> None:
+    relative = [
+        one
+        for sessions in lives()
+        for session in sessions
+        if session.difficulty
+        for one in session.difficulty.operations
+        if one.time == "relative"
+    ]
+    operations = sum(len(session.operations) for sessions in lives() for session in sessions)
+    assert 0.05 < len(relative) / operations < 0.4
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_sessions_with_friends_follow_their_share(share: float) -> None:
+    sessions = list(labelled_sessions(life(4, friends=share)))[1:]
+    named = [": " in session.session.dialogue[0].content.split()[0] + " " for session in sessions]
+    assert set(named) == {share == 1.0}
+
+
+def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) -> None:
+    done = synth("shape=everyday", "people=3", "sessions=4", f"out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "out" / "dataset.json").read_text("utf-8"))
+    assert manifest["counts"]["train"]["people"] + manifest["counts"]["heldout"]["people"] == 3
+    assert len(list(read_sessions(tmp_path / "out" / "sessions.jsonl"))) == 12
+    assert (tmp_path / "out" / "rejected.jsonl").read_text("utf-8") == ""
