@@ -13,7 +13,7 @@ PATH = Path(synth.__file__).parent / "everyday" / "values.yaml"
 LISTS: dict[str, list[str]] = yaml.safe_load(PATH.read_text("utf-8"))
 # After "a", or named with "the" by the scene: a value that brings its own article would be given two.
 WITHOUT_ARTICLE = (
-    "race", "drink", "cake", "job", "instrument", "class", "dog_breed", "cat_breed", "plant", "bird", "tree", "car",
+    "race", "drink", "cake", "job", "trade", "instrument", "class", "dog_breed", "cat_breed", "plant", "bird", "tree", "car",
     "phone", "gadget", "garment", "furniture", "tool", "injury", "charity", "present", "camping_place", "transport",
     "course", "toy", "school_event", "meeting",
 )  # fmt: skip
