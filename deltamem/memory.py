@@ -110,6 +110,20 @@ class Memory:
     metadata: Metadata = NO_METADATA
 
 
+Keyword = str | tuple[str, ...]
+"""What a faithful memory must say: one wording, or several alternatives, any of which will do."""
+
+
+def alternatives(keyword: Keyword) -> tuple[str, ...]:
+    """Every wording of a keyword."""
+    return (keyword,) if isinstance(keyword, str) else keyword
+
+
+def wordings(keywords: Iterable[Keyword]) -> list[str]:
+    """The alternatives of all of some keywords."""
+    return [wording for keyword in keywords for wording in alternatives(keyword)]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One decision of the memory manager about one fact."""
@@ -117,7 +131,7 @@ class Operation:
     event: Event
     text: str  # The memory sentence; for NONE the sentence that is already known (may be empty)
     target_memory_id: str | None = None  # The memory that an UPDATE rewrites or a NONE repeats; None for ADD
-    keywords: tuple[str, ...] = ()  # Words that a faithful memory must contain. Only target operations carry them
+    keywords: tuple[Keyword, ...] = ()  # What a faithful memory must contain. Only target operations carry them
     outdated: tuple[str, ...] = ()
     """Values that were remembered or said before and are wrong now; a reward may count them against a text."""
 

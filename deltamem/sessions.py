@@ -12,12 +12,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation
+from deltamem.memory import NO_METADATA, Event, Keyword, Memory, MemoryState, Metadata, Operation
 from deltamem.text_files import read_lines, text_lines
 from deltamem.zones import iso_time
 
@@ -155,11 +163,37 @@ class _MemoryRecord(_Record):
     time: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class KeywordSchema:
+    """How a `Keyword` is read and written: a text, or a list of alternatives, of which one alone is the same as the text.
+
+    To annotate a field of a record with, since a union of types would name its members in the place of every error. The
+    JSON schema is that of a text, so a language model is not asked for alternatives.
+    """
+
+    wording: Any = str  # Type of each wording
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            _keyword, handler.generate_schema(self.wording), serialization=core_schema.simple_ser_schema("any")
+        )
+
+
+def _keyword(value: Any, read: ValidatorFunctionWrapHandler) -> Keyword:
+    if not isinstance(value, list | tuple):
+        wording: str = read(value)
+        return wording
+    found = tuple(dict.fromkeys(map(read, value)))
+    if not found:
+        raise PydanticCustomError("keyword", "a keyword must have a wording, but is an empty list")
+    return found if len(found) > 1 else found[0]
+
+
 class _OperationRecord(_Record):
     event: Event
     text: str
     target_memory_id: str | None
-    keywords: list[str]
+    keywords: list[Annotated[Keyword, KeywordSchema()]]
     # Left out where there are none, so that data sets without them keep their bytes.
     outdated: list[str] = Field(default=[], exclude_if=lambda value: not value)
 

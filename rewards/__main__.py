@@ -19,8 +19,8 @@ from deltamem.config import StrictModel, first_error, run_plain
 from deltamem.embedding import OFFLINE_MODEL, load_embedder
 from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, check
-from deltamem.sessions import Session
+from deltamem.memory import Event, Keyword, Memory, MemoryState, Operation, OperationProblem, check
+from deltamem.sessions import KeywordSchema, Session
 from deltamem.text_files import read_text
 from rewards.reward import (
     DEFAULT_OPTIONS,
@@ -45,7 +45,7 @@ class _Predicted(StrictModel):
 
 
 class _Target(_Predicted):
-    keywords: list[str] = Field(default=[])
+    keywords: list[Annotated[Keyword, KeywordSchema()]] = Field(default=[])
     outdated: list[str] = Field(default=[])
 
 
@@ -165,7 +165,7 @@ def main(
 
     "predicted": [{"event", "text", "target_memory_id"}] (null: outputs that could not be read),
 
-    "target": [{"event", "text", "target_memory_id", "keywords", "outdated"}],
+    "target": [{"event", "text", "target_memory_id", "keywords", "outdated"}] (a keyword: a text or a list of alternatives),
 
     and, if known, "assistant_turns": [raw texts], which adds the format score (and stands in for "predicted" where that is
     missing), and "retrieved_ids": [ids that the searches returned], which adds the retrieval score. With both, the total

@@ -17,7 +17,7 @@ from deltamem.embedding import Embedder
 from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession
 from deltamem.text import normalised
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword, found_in
 
 EVENTS = tuple(Event)
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"”’)])\s+")  # noqa: RUF001
@@ -62,8 +62,8 @@ def place(operation: Operation, texts: Sequence[str]) -> int | None:
     A keyword weighs more the fewer texts contain it; of equal texts the first is taken.
     """
     weight = np.zeros(len(texts))
-    for keyword in dict.fromkeys(folded(keyword) for keyword in operation.keywords if keyword.strip()):
-        found = np.array([keyword in text for text in texts], dtype=bool)
+    for keyword in dict.fromkeys(folded_keyword(keyword) - {""} for keyword in operation.keywords):
+        found = np.array([found_in(keyword, text) for text in texts], dtype=bool)
         weight += found / max(1, found.sum())
     return int(weight.argmax()) if weight.any() else None
 

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from deltamem.episode import EmbedTexts, Trajectory
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event, MemoryState, Operation, check
+from deltamem.memory import Event, Keyword, MemoryState, Operation, alternatives, check
 from deltamem.sessions import LabelledSession
 from rewards.fidelity import Anchors, anchors, bare_words, coverage, folded, says
 
@@ -35,7 +35,7 @@ class ComplementEntry:
     id: str | None  # Of the prior memory; None for an added one
     text: str
     origin: EntryOrigin
-    keywords: tuple[str, ...] = ()  # Of a target entry, what a faithful memory must contain
+    keywords: tuple[Keyword, ...] = ()  # Of a target entry, what a faithful memory must contain
     outdated: tuple[str, ...] = ()  # Of a target entry, values that are wrong now
 
 
@@ -101,7 +101,7 @@ def _updates(operations: Sequence[Operation]) -> dict[str, Operation]:
 
 def _sorted(entries: list[ComplementEntry]) -> tuple[ComplementEntry, ...]:
     """Order entries by what they are, so that ties in the assignment fall the same way for any order of operations."""
-    return tuple(sorted(entries, key=lambda entry: (entry.text, entry.id or "", entry.keywords)))
+    return tuple(sorted(entries, key=lambda entry: (entry.text, entry.id or "", [*map(alternatives, entry.keywords)])))
 
 
 _DUE = frozenset({EntryOrigin.STALE, EntryOrigin.UPDATED})

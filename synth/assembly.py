@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from typing import Any, NamedTuple
 
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.memory import Event, Keyword, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Signal, Turn
 from deltamem.text import marked_words, normalised
 from synth.config import Demands, Shape
@@ -59,7 +59,7 @@ class Due(NamedTuple):
     event: Event
     text: str
     previous_text: str
-    keywords: tuple[str, ...]
+    keywords: tuple[Keyword, ...]
     origin: FactOrigin
     plan: FactPlan = FactPlan()
     signal: Signal = "value"
@@ -96,7 +96,7 @@ def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterat
 class Held(NamedTuple):
     """What is known of a memory that holds: its keywords, how many times it has been changed, and `Due.lasting`."""
 
-    keywords: tuple[str, ...]
+    keywords: tuple[Keyword, ...]
     chain: int
     lasting: bool
 

@@ -13,6 +13,7 @@ from datetime import date
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from deltamem.memory import Keyword, wordings
 from deltamem.sessions import Provenance, Signal
 from deltamem.text import content_stems
 from rewards.fidelity import folded
@@ -20,7 +21,7 @@ from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
 from synth.records import Aside, AsideKind, Fact, FactChange, FactPlan, SessionFact
-from synth.validators.base import dates_in, memory_stems
+from synth.validators.base import dates_in, memory_stems, wording_in
 
 Choice = TypeVar("Choice")
 
@@ -264,7 +265,7 @@ def plan_asides(
     plan: Demands,
     name: str,
     facts: Sequence[SessionFact],
-    held: Mapping[str, Sequence[str]],
+    held: Mapping[str, Sequence[Keyword]],
     *,
     idle: bool,
 ) -> tuple[Aside, ...]:
@@ -272,7 +273,7 @@ def plan_asides(
 
     Asides use no keyword of `facts`, the session's own; `held` are the memories before it with their keywords.
     """
-    taken = {word for fact in facts for keyword in fact.keywords for word in folded(keyword).split()}
+    taken = {word for fact in facts for wording in wordings(fact.keywords) for word in folded(wording).split()}
     touched = {fact.previous_text for fact in facts}
     distractors = []
     for text, keywords in held.items():
@@ -301,9 +302,10 @@ def plan_asides(
 
 # Every session of a life asks for the same memories.
 @lru_cache(maxsize=8_192)
-def _touching(memory: str, keywords: tuple[str, ...], name: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The keywords that do not tell their memory by themselves, each with its folded words."""
-    return tuple((word, tuple(folded(word).split())) for word in keywords if _only_touches(memory, (word,), name))
+def _touching(memory: str, keywords: tuple[Keyword, ...], name: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The keywords, as the memory words them, that do not tell it by themselves, each with its folded words."""
+    words = [wording_in(keyword, memory) for keyword in keywords]
+    return tuple((word, tuple(folded(word).split())) for word in words if _only_touches(memory, (word,), name))
 
 
 def _only_touches(memory: str, words: Sequence[str], name: str) -> bool:

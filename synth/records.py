@@ -9,14 +9,15 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from deltamem.config import StrictModel
-from deltamem.memory import Event
-from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
+from deltamem.memory import Event, Keyword
+from deltamem.sessions import KeywordSchema, OperationDifficulty, Provenance, Signal, Split
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, max_length=400)]
 Paragraph = Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_500)]
-Keyword = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
-Keywords = Annotated[tuple[Keyword, ...], Field(max_length=6)]
+Wording = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
+Wordings = Annotated[tuple[Wording, ...], Field(max_length=6)]
+Keywords = Annotated[tuple[Annotated[Keyword, KeywordSchema(Wording)], ...], Field(max_length=6)]
 
 
 class Record(StrictModel):
@@ -179,7 +180,10 @@ class Preferences(Record):
 
 
 class Fact(Record):
-    """One atomic fact: the memory sentence, in the third person, and keywords of it that a faithful memory must contain."""
+    """One atomic fact: the memory sentence, in the third person, and keywords that a faithful memory must contain.
+
+    A keyword has one wording or several alternatives, at least one of which stands in the text.
+    """
 
     text: Line
     keywords: Keywords
@@ -188,7 +192,7 @@ class Fact(Record):
 class SaidFact(Fact):
     """A fact that a session brings up; `misspoken` is the wrong value said first where it is corrected there."""
 
-    misspoken: Keyword = ""
+    misspoken: Wording = ""
 
 
 class FactPlan(Record):
@@ -342,7 +346,7 @@ class PlannedRevision(Record):
 class RevisedFact(SaidFact):
     """A memory after one change; `outdated` are values of an earlier text that are wrong now."""
 
-    outdated: Keywords = ()
+    outdated: Wordings = ()
 
 
 class RevisionStep(Record):
@@ -392,8 +396,8 @@ class SessionFact(Record):
     keywords: Keywords
     origin: FactOrigin
     origins: tuple[KeywordOrigin, ...] = ()
-    misspoken: Keyword = ""
-    outdated: Keywords = ()
+    misspoken: Wording = ""
+    outdated: Wordings = ()
     statement: int = 0
     difficulty: OperationDifficulty | None = None
 
@@ -432,7 +436,7 @@ class Aside(Record):
 
     id: Annotated[str, StringConstraints(pattern="^a[0-9]{1,3}$")]
     kind: AsideKind
-    words: Keywords
+    words: Wordings
     memory: Line
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deltamem.chat_template import turn_format
 from deltamem.episode import MAX_QUERIES, SEARCH_TOOL, EpisodeConfig, Message, format_memories, opening_messages
-from deltamem.memory import Memory, Operation
+from deltamem.memory import Memory, Operation, alternatives
 from deltamem.sessions import LabelledSession
 
 SEARCH_THOUGHT = "What is known?"
@@ -56,8 +56,9 @@ def in_order_of_telling(labelled: LabelledSession) -> list[Operation]:
 
     def place(due: Operation) -> tuple[int, int]:
         for number, said in enumerate(turns):
-            if all(word in said for word in due.keywords):
-                return number, max(map(said.index, due.keywords), default=0)
+            found = [[said.index(word) for word in alternatives(keyword) if word in said] for keyword in due.keywords]
+            if all(found):
+                return number, max(map(min, found), default=0)
         return len(turns), 0
 
     return sorted(labelled.operations, key=place)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 
+from deltamem.memory import wordings
 from deltamem.sessions import Split
 from rewards.fidelity import folded
 from synth.config import FactLimits, InitialCounts
@@ -448,7 +449,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
 def _misspoken(rng: random.Random, known: KnownValues, fact: Fact, avoided: Sequence[str]) -> str:
     """A wrong value for one of the keywords, the latest news first."""
     slots = [slot for slot in (*known.changed, *known.topic.changeable, *known.values) if slot in known.values]
-    slots = [slot for slot in slots if values().listed(slot) and known.values[slot] in fact.keywords]
+    slots = [slot for slot in slots if values().listed(slot) and known.values[slot] in wordings(fact.keywords)]
     for others in (frozenset(avoided), frozenset[str]()):
         for slot in slots:
             for _ in range(20):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event
+from deltamem.memory import Event, wordings
 from synth.config import InitialCounts
 from synth.names import invent_name, split_of
 from synth.offline.templates import (
@@ -344,7 +344,7 @@ class EventWriter:
             templates.append(rng.choice(texts.company))
         templates += [texts.agency[agency], rng.choice(domain.middle), rng.choice(texts.character)]
         sentences = [fill(template, values) for template in templates]
-        sentences += [rng.choice(texts.change).format(topic=delta.keywords[0]) for delta in changes[:2]]
+        sentences += [rng.choice(texts.change).format(topic=wordings(delta.keywords)[0]) for delta in changes[:2]]
         if slot.life_goal:
             sentences.append(fill(texts.goal, values))
         sentences.append(rng.choice(felt.feeling))
@@ -523,7 +523,7 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
         elif fact.event is Event.NONE:
             said[turn].append(rng.choice(texts.known_already))
         said[turn].append(say(rng, task.fixed.name, fact))
-        keywords[turn] += fact.keywords
+        keywords[turn] += wordings(fact.keywords)
         plan.append(PlannedFact(fact_id=fact.id, turn=turn + 1, previous_turn=previous_turn))
     return Dialogue(plan=tuple(plan), turns=tuple(_exchanges(task, rng, said, keywords)))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from deltamem.memory import Event
+from deltamem.memory import Event, alternatives, wordings
 from deltamem.text import content_stems
 from synth.offline import paper
 from synth.offline.grammar import with_article
@@ -61,7 +61,7 @@ class Phrasing:
             value for fact in task.facts if fact.event is Event.UPDATE and fact.signal == "value" for value in fact.outdated
         ]
 
-        self._keywords = [keyword for fact in task.facts for keyword in fact.keywords]
+        self._keywords = [wording for fact in task.facts for wording in wordings(fact.keywords)]
         self._lead = "matter"
 
     @cached_property
@@ -81,14 +81,14 @@ class Phrasing:
         self._lead = "matter_answer" if fact.provenance == "assistant_corrected" and not speaker.short else "matter"
         new = read(self._name, fact.text)
         old = read(self._name, fact.previous_text) if fact.event is Event.UPDATE else None
-        kept = [*fact.keywords, *(new.values.values() if new else ()), *(old.values.values() if old else ())]
+        kept = [*wordings(fact.keywords), *(new.values.values() if new else ()), *(old.values.values() if old else ())]
         found = Statement(group, [], kept, topic=new.topic.name if new else "", over=bool(new and new.end is not None))
         for remembered in filter(None, (new, old)):
             found.noted += [value for slot, value in remembered.values.items() if slot != "kin"]
         if new is not None and new.heard:
             kept.append(new.heard)
         if new is None or (fact.event is Event.UPDATE and old is None):
-            kept += [word for keyword in fact.keywords for word in keyword.split()]
+            kept += [word for wording in wordings(fact.keywords) for word in wording.split()]
             found.said = self._retold(fact)
         elif fact.provenance == "assistant_confirmed":
             clauses = self._claimed(new, fact)
@@ -146,7 +146,7 @@ class Phrasing:
         else:
             said = self.all_of(new, dated)
         whole = " ".join(said)
-        missing = [word for word in fact.spoken if not occurs(word, whole)]
+        missing = [alternatives(keyword)[0] for keyword in fact.spoken if not occurs(keyword, whole)]
         if missing and not fact.misspoken:
             said.append(self._speaker.say("others", x=" and ".join(missing)) if new.topic.event else self.core(new))
         if old is None and fact.provenance == "said" and new.end is None:
@@ -393,7 +393,7 @@ class Phrasing:
             wrong = self.core(replace(new, values={**new.values, slot: fact.misspoken}, end=None))
             said[0] = f"{wrong}, {speaker.say('mishap', x=new.values[slot])}"
             return
-        right = fact.keywords[0] if slot is None else new.values[slot]
+        right = wordings(fact.keywords)[0] if slot is None else new.values[slot]
         said.insert(0, speaker.say("mishap", x=fact.misspoken, y=right) if not speaker.short else fact.misspoken)
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from deltamem.memory import Event
+from deltamem.memory import Event, wordings
 from deltamem.text import content_stems
 from rewards.fidelity import folded
 from synth.offline.grammar import finished
@@ -113,7 +113,7 @@ class SessionWriter:
                 for fact in statement.facts:
                     early = place + 1 if fact.event is Event.UPDATE and fact.signal == "explicit" else 0
                     plan.append(PlannedFact(fact_id=fact.id, turn=place + 1, previous_turn=early))
-                    for keyword in fact.keywords:
+                    for keyword in wordings(fact.keywords):
                         self._pending.setdefault(keyword, place)
         exchanges = [self._exchange(place) for place in range(len(self._turns))]
         asides = [
@@ -235,7 +235,7 @@ class SessionWriter:
     def _touches(self, text: str) -> bool:
         """Whether a text has something that a fact of the session is about."""
         facts = self._task.facts
-        return self._has(text, (word for fact in facts for word in fact.keywords)) or _says_outdated(text, facts)
+        return self._has(text, (word for fact in facts for word in wordings(fact.keywords))) or _says_outdated(text, facts)
 
     def _has(self, text: str, words: Iterable[str]) -> bool:
         said, name = folded(text), self._task.fixed.name
@@ -508,7 +508,7 @@ class SessionWriter:
 
     def _quoted(self, user: str, statement: Statement) -> str:
         """Something that the user has just said: a keyword, or as often something else of the facts."""
-        keywords = {word for fact in self._task.facts for word in fact.keywords}
+        keywords = {word for fact in self._task.facts for word in wordings(fact.keywords)}
         due = self._rng.random() < _QUOTED_KEYWORDS
         words = [word for word in dict.fromkeys(statement.noted) if (word in keywords) == due and len(word) > 3]
         # Not what is over or was never so: the user may say yes to it.

@@ -15,7 +15,7 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
 from deltamem.text_files import read_lines
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword, found_in
 from synth.records import Person, SynthSession, UnitUsage
 from synth.tasks import RuleVerdict, Unit
 from synth.validators import RULES
@@ -191,10 +191,10 @@ class Statistics:
             if planned:
                 self._said_at[4 * (2 * planned - 1) // (2 * len(said))] += 1
             counts = self._keywords[fact.event]
-            for keyword in map(folded, fact.keywords):
+            for keyword in map(folded_keyword, fact.keywords):
                 counts["keywords"] += 1
-                counts["said"] += any(keyword in text for text in said)
-                counts["said_in_turn"] += bool(planned) and keyword in said[planned - 1]
+                counts["said"] += any(found_in(keyword, text) for text in said)
+                counts["said_in_turn"] += bool(planned) and found_in(keyword, said[planned - 1])
 
     @property
     def counts(self) -> dict[str, int]:

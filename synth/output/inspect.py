@@ -14,7 +14,7 @@ from rich.text import Text
 
 from deltamem.cli.output import visible
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event
+from deltamem.memory import Event, alternatives
 from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, read_people, read_unfinished
 from synth.records import Dialogue, LifeEvent, Person, Profile, Rejection, SessionFact, SynthSession
@@ -201,7 +201,7 @@ def _fact(fact: SessionFact, dialogue: Dialogue | None) -> Text:
     said = " ".join(exchange.user for exchange in dialogue.turns) if dialogue else ""
     for number, keyword in enumerate(fact.keywords, start=1):
         style = ("green" if occurs(keyword, said) else "red") if dialogue else "dim"
-        text.append(f" {visible(keyword)}", style)
+        text.append(f" {visible(' / '.join(alternatives(keyword)))}", style)
         text.append("," if number < len(fact.keywords) else "", "dim")
     return text
 

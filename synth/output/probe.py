@@ -22,7 +22,7 @@ from deltamem.runs import atomic_writer
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.text import STOP_WORDS, normalised, words
 from rewards.cues import measure_cues, ranked_by_vectors, target_accuracy, user_sentences
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword, found_in
 from rewards.probes import run_probes
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions
 from synth.output.files import PEOPLE_FILE, PROBE_FILE, SESSIONS_FILE, read_people
@@ -144,7 +144,7 @@ def _texts(sessions: Sequence[LabelledSession]) -> Findings:
         for operation in labelled.operations
         if operation.event is Event.UPDATE and operation.keywords and operation.target_memory_id is not None
     )
-    old = [[folded(keyword) in before for keyword in keywords] for keywords, before in updates]
+    old = [[found_in(folded_keyword(keyword), before) for keyword in keywords] for keywords, before in updates]
     return {
         "tokens": len(tokens),
         "distinct_3": len(set(threes)) / len(threes) if threes else None,
@@ -181,8 +181,9 @@ def _quotes(labelled: LabelledSession) -> tuple[list[bool], list[bool]]:
     """Of each quotation of the assistant, whether it is a keyword; of each keyword, whether it is quoted."""
     spoken = " ".join(turn.content for turn in labelled.session.dialogue if turn.role == "assistant")
     quotes = [folded(straight or curly) for straight, curly in _QUOTED.findall(spoken)]
-    keywords = [folded(keyword) for operation in labelled.operations for keyword in operation.keywords]
-    return [quote in keywords for quote in quotes], [keyword in quotes for keyword in keywords]
+    keywords = [folded_keyword(keyword) for operation in labelled.operations for keyword in operation.keywords]
+    known = frozenset[str]().union(*keywords)
+    return [quote in known for quote in quotes], [not keyword.isdisjoint(quotes) for keyword in keywords]
 
 
 def _share(values: Iterable[bool]) -> float | None:

@@ -15,8 +15,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from deltamem.embedding import Embedder
+from deltamem.memory import Keyword, alternatives, wordings
 from deltamem.text import Kind, content_stems, content_words, is_pair, normalised, salient_items, stem, words
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword, found_in
 from synth.config import FactLimits
 from synth.records import Fact, KeywordOrigin, Record
 from synth.tasks import RuleVerdict, RuleViolation, Unit
@@ -236,13 +237,13 @@ def keyword_count(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
 
 @_wording("Each keyword keeps to the length asked for.")
 def keyword_words(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
-    for keyword in worded.fact.keywords:
+    for keyword in wordings(worded.fact.keywords):
         count = len(keyword.split())
         if count not in limits.keyword_words:
             yield f"{worded.label}: keyword {keyword!r} must have {limits.keyword_words} words, but has {count}"
 
 
-@_wording("Each keyword occurs word for word in its fact.")
+@_wording("Each keyword occurs word for word in its fact, in one of its wordings.")
 def keywords_occur(worded: Worded, *_: object) -> Iterator[str]:
     for keyword in worded.fact.keywords:
         if keyword and not occurs(keyword, worded.fact.text):
@@ -251,14 +252,14 @@ def keywords_occur(worded: Worded, *_: object) -> Iterator[str]:
 
 @_wording("No fact has a keyword twice.")
 def keywords_distinct(worded: Worded, *_: object) -> Iterator[str]:
-    for keyword in repeated(worded.fact.keywords):
+    for keyword in repeated(wordings(worded.fact.keywords)):
         yield f"{worded.label}: keyword {keyword!r} must be given once only"
 
 
 @_wording("No keyword is only the person's name.")
 def keywords_tell(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
     known = set(folded(name).split())
-    for keyword in worded.fact.keywords:
+    for keyword in wordings(worded.fact.keywords):
         if keyword and known.issuperset(folded(keyword).split()):
             yield f"{worded.label}: keyword {keyword!r} is only the person's name, which tells nothing of the fact"
 
@@ -317,13 +318,13 @@ def memory_stems(text: str, name: str) -> frozenset[str]:
     return content_stems(text) - content_stems(name)
 
 
-def keyword_origins(keywords: Iterable[str], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:
+def keyword_origins(keywords: Iterable[Keyword], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:
     """Where a manager takes each keyword from; `relative`: dates are only said in relation to the day of the session."""
     return tuple(
         KeywordOrigin.FROM_MEMORY
         if previous_text and occurs(keyword, previous_text)
         else KeywordOrigin.FROM_DATE
-        if relative and dates_in(keyword)
+        if relative and any(map(dates_in, alternatives(keyword)))
         else KeywordOrigin.SAID
         for keyword in keywords
     )
@@ -342,9 +343,14 @@ def repeated(texts: Iterable[str]) -> Iterator[str]:
 # --- whether a text says something: word for word, by its stems, or over the turns of a speaker ---------------------------
 
 
-def occurs(keyword: str, text: str) -> bool:
+def occurs(keyword: Keyword, text: str) -> bool:
     """Whether a text contains a keyword, as the reward sees it."""
-    return folded(keyword) in folded(text)
+    return found_in(folded_keyword(keyword), folded(text))
+
+
+def wording_in(keyword: Keyword, text: str) -> str:
+    """The alternative of a keyword that a text contains; the first one if it contains none."""
+    return next((wording for wording in alternatives(keyword) if occurs(wording, text)), alternatives(keyword)[0])
 
 
 class Utterance:
@@ -394,32 +400,38 @@ class Utterances:
         """In which turn a stem is first said."""
         return self._first.get(wanted)
 
-    def turn(self, keyword: str) -> int | None:
-        """By which turn a keyword is said; None if it never is."""
-        needed = self.needed(keyword)
+    def turn(self, keyword: Keyword) -> int | None:
+        """By which turn a keyword is said, in whichever of its alternatives comes first; None if it never is."""
+        return min((turn for wording in alternatives(keyword) if (turn := self._turn(wording)) is not None), default=None)
+
+    def _turn(self, wording: str) -> int | None:
+        needed = self.needed(wording)
         if not needed:
-            return 1 if utterance(keyword).stems else self.verbatim_turn([keyword])
+            return 1 if utterance(wording).stems else self.verbatim_turn([wording])
         turns = [self._first.get(wanted) for wanted in needed]
         if None not in turns:
             return max(turn for turn in turns if turn is not None)
-        return self.verbatim_turn([keyword])
+        return self.verbatim_turn([wording])
 
-    def verbatim_turn(self, keywords: Iterable[str]) -> int | None:
+    def verbatim_turn(self, keywords: Iterable[Keyword]) -> int | None:
         """The first turn in which one utterance has all keywords word for word."""
-        wanted = [folded(keyword) for keyword in keywords]
+        wanted = [folded_keyword(keyword) for keyword in keywords]
         for turn, spoken in enumerate(self._utterances, start=1):
-            if all(stands_in(keyword, spoken.folded) for keyword in wanted):
+            if all(any(stands_in(wording, spoken.folded) for wording in keyword) for keyword in wanted):
                 return turn
         return None
 
-    def missing(self, keyword: str, turn: int) -> list[str]:
-        """The content words of a keyword whose stems are not said by a turn, as the keyword has them."""
-        needed = self.needed(keyword)
-        return [
-            word
-            for word in content_words(keyword)
-            if (key := stem(word)) in needed and not 1 <= self._first.get(key, 0) <= turn
-        ]
+    def missing(self, keyword: Keyword, turn: int) -> list[str]:
+        """The content words of a keyword whose stems are not said by a turn: of the alternative that lacks the fewest."""
+        lacking = (
+            [
+                word
+                for word in content_words(wording)
+                if (key := stem(word)) in self.needed(wording) and not 1 <= self._first.get(key, 0) <= turn
+            ]
+            for wording in alternatives(keyword)
+        )
+        return min(lacking, key=len)
 
 
 @lru_cache(maxsize=256)
@@ -428,8 +440,12 @@ def utterances_of(texts: tuple[str, ...], name: str) -> Utterances:
     return Utterances(texts, name)
 
 
-def uses(text: str, keyword: str, name: str) -> bool:
+def uses(text: str, keyword: Keyword, name: str) -> bool:
     """Whether a text has a keyword word for word, or the stems of its content words one after the other."""
+    return any(_uses(text, wording, name) for wording in alternatives(keyword))
+
+
+def _uses(text: str, keyword: str, name: str) -> bool:
     spoken, known = utterance(text), utterance(name).stems
     wanted = tuple(found for found in utterance(keyword).sequence if found not in known)
     if not spoken.stems.issuperset(wanted):

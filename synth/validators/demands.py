@@ -9,9 +9,10 @@ from datetime import date
 from itertools import combinations
 from typing import Any
 
+from deltamem.memory import wordings
 from deltamem.sessions import Provenance
 from deltamem.text import normalised
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword
 from synth.records import Fact, FactChange, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, occurs, stands_in, without_dates
@@ -57,8 +58,9 @@ def add_plans(rules: RuleSet) -> None:
                 if not near(*(memory_stems(without_dates(fact.text), name) for fact in (first, second))):
                     yield f"{one} and {other} are siblings and must share half of their words: {second.text!r}"
             for label, fact in members:
-                others = {folded(keyword) for place, other in members if place != label for keyword in other.keywords}
-                if others.issuperset(map(folded, fact.keywords)):
+                theirs = (keyword for place, other in members if place != label for keyword in other.keywords)
+                others = frozenset(map(folded, wordings(theirs)))
+                if not any(map(others.isdisjoint, map(folded_keyword, fact.keywords))):
                     yield f"{label} must have a keyword that none of its siblings has: {fact.text!r}"
 
     @rules.rule("A fact that is planned to have a date has it among its keywords; one that ends says on which day.")
@@ -116,7 +118,7 @@ def _families(case: Case[Any, Any]) -> Iterator[list[tuple[str, Fact]]]:
 
 
 def _dated(label: str, fact: Fact, today: date | None) -> Iterator[str]:
-    days = [day for keyword in fact.keywords for day in dates_in(keyword)]
+    days = [day for wording in wordings(fact.keywords) for day in dates_in(wording)]
     if not days:
         yield f"{label} must have a date such as '4 May 2026' among its keywords, but has {list(fact.keywords)}"
     elif today is not None and min(abs((day - today).days) for day in days) > MOST_DAYS:

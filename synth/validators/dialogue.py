@@ -8,13 +8,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from deltamem.memory import Event
+from deltamem.memory import Event, alternatives, wordings
 from deltamem.sessions import CONTROL_MARK
 from deltamem.text import MONTHS, WEEKDAYS, contains, content_words, normalised, stem
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import Case, RuleSet, Utterances, invented_full_names, stands_in, uses, utterance, utterances_of
+from synth.validators.base import (
+    Case,
+    RuleSet,
+    Utterances,
+    dates_in,
+    invented_full_names,
+    stands_in,
+    uses,
+    utterance,
+    utterances_of,
+)
 
 DIALOGUE = RuleSet(Unit.DIALOGUE)
 """Rules of a `DialogueTask`'s answer."""
@@ -228,8 +238,8 @@ def no_dumping(case: _Case) -> Iterator[str]:
         if fact.spoken == fact.keywords and fact.keywords and (turn := said.verbatim_turn(fact.keywords)):
             due = planned.get(turn, [])
             # All words of a sibling may be among those of the facts whose turn this is.
-            words = {folded(keyword) for other in due for keyword in other.keywords}
-            if fact in due or not words.issuperset(map(folded, fact.keywords)):
+            words = {folded_keyword(keyword) for other in due for keyword in other.keywords}
+            if fact in due or not words.issuperset(map(folded_keyword, fact.keywords)):
                 at_once.setdefault(turn, []).append(fact)
     for number, facts in sorted(at_once.items()):
         if (count := _statements(facts)) > limit:
@@ -258,7 +268,7 @@ def said_where_planned(case: _Case) -> Iterator[str]:
     said = _user(case)
     for planned, fact in _planned(case):
         user = case.answer.turns[planned.turn - 1].user
-        stems = frozenset[str]().union(*map(said.needed, fact.spoken))
+        stems = frozenset[str]().union(*map(said.needed, wordings(fact.spoken)))
         if stems and fact.provenance != "assistant_confirmed" and stems.isdisjoint(utterance(user).stems):
             yield (
                 f"{fact.id} is planned for turn {planned.turn}, but there the user says none of its keywords "
@@ -302,8 +312,8 @@ def user_first(case: _Case) -> Iterator[str]:
     known += [fact.text for fact in case.task.facts if fact.provenance == "assistant_confirmed"]
     known += [fact.misspoken for fact in case.task.facts if fact.provenance == "assistant_corrected"]
     for fact in case.task.facts:
-        for keyword in fact.keywords:
-            first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(keyword)
+        for keyword, wording in ((one, wording) for one in fact.keywords for wording in alternatives(one)):
+            first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(wording)
             if first == 1 or any(needed <= utterance(text).stems for text in known):
                 continue
             # A number or a day alone gives no fact away: anybody has twenty minutes on a Tuesday.
@@ -312,11 +322,11 @@ def user_first(case: _Case) -> Iterator[str]:
             for number, turn in enumerate(case.answer.turns[: first - 1], start=1):
                 if (
                     needed <= utterance(turn.assistant).stems
-                    and uses(turn.assistant, keyword, name)
+                    and uses(turn.assistant, wording, name)
                     and (not others or any(uses(turn.assistant, other, name) for other in others))
                 ):
                     yield (
-                        f"turn {number}: the assistant says {keyword!r} of {fact.id} before the user has; the user must "
+                        f"turn {number}: the assistant says {wording!r} of {fact.id} before the user has; the user must "
                         "bring it up first"
                     )
                     break
@@ -337,7 +347,7 @@ def meaning_said(case: _Case) -> Iterator[str]:
             unsure.append((planned, fact))
     if not unsure or case.similarity is None:
         return
-    stems = frozenset[str]().union(*(said.needed(keyword) for _, fact in unsure for keyword in fact.spoken))
+    stems = frozenset[str]().union(*(said.needed(wording) for _, fact in unsure for wording in wordings(fact.spoken)))
     pieces = [(turn, text) for turn, text in _pieces(case) if not stems.isdisjoint(utterance(text).stems)]
     if not pieces:
         return
@@ -391,7 +401,8 @@ def only_new_value(case: _Case) -> Iterator[str]:
         user = case.answer.turns[number - 1].user
         for fact in facts:
             # What the other facts of the turn have besides their keywords may be said as well.
-            due = [fact.misspoken, *fact.keywords, *(f"{other.misspoken} {other.text}" for other in facts if other != fact)]
+            due = [fact.misspoken, *wordings(fact.keywords)]
+            due += [f"{other.misspoken} {other.text}" for other in facts if other != fact]
             if fact.event is Event.UPDATE and fact.signal == "value":
                 for value in fact.outdated:
                     if stands_in(folded(value), folded(user)) and not stands_in(folded(value), folded(" ".join(due))):
@@ -402,10 +413,10 @@ def only_new_value(case: _Case) -> Iterator[str]:
 def dates_relative(case: _Case) -> Iterator[str]:
     for fact in case.task.facts:
         for keyword, origin in zip(fact.keywords, fact.origins, strict=False):
-            if origin is KeywordOrigin.FROM_DATE:
+            for date in filter(dates_in, alternatives(keyword) if origin is KeywordOrigin.FROM_DATE else ()):
                 for place, text in _spoken(case):
-                    if stands_in(folded(keyword), folded(text)):
-                        yield f"{place}: {keyword!r} of {fact.id} must be said relative to {case.task.today}, not in full"
+                    if stands_in(folded(date), folded(text)):
+                        yield f"{place}: {date!r} of {fact.id} must be said relative to {case.task.today}, not in full"
 
 
 @DIALOGUE.rule("Every aside is planned once, for a turn that exists, and no other is.")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from deltamem.memory import alternatives, wordings
 from deltamem.text import contains, content_stems, normalised
 from rewards.fidelity import folded
 from synth.config import Quotas, Range, Shape
@@ -302,7 +303,7 @@ def changes_something(case: EventsCase) -> Iterator[str]:
 @EVENTS.rule("An update keeps a keyword of its fact.")
 def keyword_kept(case: EventsCase) -> Iterator[str]:
     for step, fact in _delta_updates(case):
-        if not set(map(folded, fact.keywords)) & set(map(folded, step.delta.keywords)):
+        if set(map(folded, wordings(fact.keywords))).isdisjoint(map(folded, wordings(step.delta.keywords))):
             yield (
                 f"{step.label}: at least one keyword of the previous fact must be kept, one of {list(fact.keywords)}, but"
                 f" the keywords are {list(step.delta.keywords)}"
@@ -313,7 +314,9 @@ def keyword_kept(case: EventsCase) -> Iterator[str]:
 def new_keyword(case: EventsCase) -> Iterator[str]:
     for step, fact in _delta_updates(case):
         changed = normalised(step.delta.text) != normalised(fact.text)
-        if changed and all(stands_in(folded(keyword), folded(fact.text)) for keyword in step.delta.keywords):
+        before = folded(fact.text)
+        known = [any(stands_in(folded(one), before) for one in alternatives(keyword)) for keyword in step.delta.keywords]
+        if changed and all(known):
             found = list(step.delta.keywords)
             yield f"{step.label}: at least one keyword must be new, but all of {found} stand in {fact.text!r}"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 
+from deltamem.memory import wordings
 from deltamem.text import content_stems, content_words, marked_words, normalised, stem
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, invented_full_names, invented_names, numbered, occurs
@@ -115,7 +116,7 @@ def memory_changes(case: _Evolution) -> Iterator[str]:
 @EVOLUTION.rule("Each later memory keeps a keyword of the one before.")
 def keyword_kept(case: _Evolution) -> Iterator[str]:
     for number, before, after in _updates(case):
-        if before.keywords and set(map(folded, before.keywords)).isdisjoint(map(folded, after.keywords)):
+        if before.keywords and set(map(folded, wordings(before.keywords))).isdisjoint(map(folded, wordings(after.keywords))):
             yield (
                 f"memory {number} must keep at least one keyword of memory {number - 1} "
                 f"({', '.join(map(repr, before.keywords))}), but has {', '.join(map(repr, after.keywords))}"
@@ -210,9 +211,9 @@ def _same(text: str) -> tuple[str | frozenset[str], ...]:
 @FILLING.rule("No keyword of a fact is part of another one.")
 def keywords_not_nested(case: _Filling) -> Iterator[str]:
     for label, fact in _facts(case):
-        keys = dict.fromkeys(map(folded, fact.keywords))
-        for inner in keys:
-            for outer in keys:
+        keys = dict.fromkeys(map(folded_keyword, fact.keywords))
+        for first, second in permutations(keys, 2):
+            for inner, outer in product(sorted(first), sorted(second)):
                 if inner and inner != outer and f" {inner} " in f" {outer} ":
                     yield f"{label}: keyword {inner!r} is part of keyword {outer!r}; each must add something"
 

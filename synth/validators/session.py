@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
-from deltamem.memory import Event, Memory, Operation, apply, check
+from deltamem.memory import Event, Memory, Operation, apply, check, wordings
 from deltamem.sessions import LabelledSession, Split
 from deltamem.text import normalised
 from rewards.fidelity import folded
@@ -120,11 +120,11 @@ def names_person(case: _Labelled) -> Iterator[str]:
 @SINGLE.rule("Every operation has keywords.")
 def has_keywords(case: _Labelled) -> Iterator[str]:
     for label, operation, _ in _operations(case):
-        if not all(keyword.strip() for keyword in operation.keywords or ("",)):
+        if not all(wording.strip() for wording in wordings(operation.keywords or ("",))):
             yield f"{label} has no keywords, or an empty one"
 
 
-@SINGLE.rule("Every keyword occurs in its memory.")
+@SINGLE.rule("Every keyword occurs in its memory, in one of its wordings.")
 def keywords_occur(case: _Labelled) -> Iterator[str]:
     for label, operation, _ in _operations(case):
         for keyword in operation.keywords:
@@ -132,7 +132,9 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
                 yield f"{label}: keyword {keyword!r} is not in its memory {operation.text!r}"
 
 
-@SINGLE.rule("Every keyword that has to be spoken is: by the user, or by the assistant if the user confirms it.")
+@SINGLE.rule(
+    "Every keyword that has to be spoken is, in one wording: by the user, or by the assistant if the user confirms it."
+)
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session, stated = case.answer.session, case.answer.difficulty
     said = either = utterances_of(

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -32,8 +33,9 @@ times = st.datetimes(
     timezones=st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))]),
 )
 states = st.lists(st.builds(Memory, texts, texts, times), unique_by=lambda m: m.id, max_size=4).map(MemoryState)
-keywords = st.lists(texts, max_size=3).map(tuple)
-operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, keywords, keywords)
+values = st.lists(texts, max_size=3).map(tuple)
+keywords = st.lists(texts | st.lists(texts, min_size=2, max_size=3, unique=True).map(tuple), max_size=3).map(tuple)
+operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, keywords, values)
 difficulties = st.builds(
     Difficulty,
     st.lists(st.builds(OperationDifficulty, rivals=st.integers(0, 9), chain=st.integers(0, 9)), max_size=3).map(tuple),
@@ -90,6 +92,30 @@ def test_the_documented_record_is_read_and_what_an_older_one_lacks_is_nothing_an
     assert labelled.operations == (Operation(Event.UPDATE, "Ana lives in Rome.", "m1", ("Rome",)),)
     assert labelled.prior_state["m1"] == Memory("m1", "Ana lives in Oslo.", datetime(2026, 1, 1, 8))
     assert json.loads(to_json_line(labelled)) == RECORD
+
+
+def test_a_keyword_is_a_text_or_a_list_of_alternatives_of_which_one_is_the_text() -> None:
+    written = RECORD | {
+        "operations": [RECORD["operations"][0] | {"keywords": [["Rome", "capital"], ["a"], "b", ["c", "c"]]}]
+    }
+    labelled = from_json_line(json.dumps(written))
+    assert labelled.operations[0].keywords == (("Rome", "capital"), "a", "b", "c")
+    assert '"keywords":[["Rome","capital"],"a","b","c"]' in to_json_line(labelled)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "message"),
+    [
+        ([], "operations.0.keywords.1: a keyword must have a wording, but is an empty list"),
+        (["a", 3], "operations.0.keywords.1: Input should be a valid string"),
+        (None, "operations.0.keywords.1: Input should be a valid string"),
+        ([["a"]], "operations.0.keywords.1: Input should be a valid string"),
+    ],
+)
+def test_what_is_no_keyword_is_named(keyword: object, message: str) -> None:
+    written = RECORD | {"operations": [RECORD["operations"][0] | {"keywords": ["a", keyword]}]}
+    with pytest.raises(DeltaMemError, match=re.escape(message)):
+        from_json_line(json.dumps(written))
 
 
 def test_cells_name_each_bin_of_a_session_once() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from deltamem.memory import Event, Operation
+from deltamem.memory import Event, Operation, alternatives, wordings
 from deltamem.sessions import LabelledSession
 from rewards.cues import place, user_sentences
 from rewards.fidelity import folded
@@ -133,11 +133,13 @@ def _hedged(labelled: LabelledSession, op: Operation) -> list[Operation]:
 
 
 def _keywords_only(labelled: LabelledSession, op: Operation) -> list[Operation]:
-    return [replace(op, text=f"{labelled.session.person_name}: {', '.join(op.keywords)}")]
+    return [
+        replace(op, text=f"{labelled.session.person_name}: {', '.join(alternatives(keyword)[0] for keyword in op.keywords)}")
+    ]
 
 
 def _stuffed(labelled: LabelledSession, op: Operation) -> list[Operation]:
-    words = dict.fromkeys(word for other in labelled.operations for word in other.keywords if other is not op)
+    words = dict.fromkeys(word for other in labelled.operations if other is not op for word in wordings(other.keywords))
     return [replace(op, text=" ".join([op.text, *words]))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply, wordings
 from deltamem.sessions import LabelledSession, Session, Split, Turn
 
 START = datetime(2026, 4, 5, 20, 1)
@@ -16,7 +16,7 @@ def session(
     person: str, index: int, turns: list[str], prior: MemoryState, operations: list[Operation], split: Split = "heldout"
 ) -> LabelledSession:
     """A labelled session whose user says `turns`, and whose assistant quotes the first keyword of all."""
-    quoted = next((word for op in operations for word in op.keywords), "nothing")
+    quoted = next((word for op in operations for word in wordings(op.keywords)), "nothing")
     time = START + timedelta(days=index)
     dialogue = tuple(turn for text in turns for turn in (Turn("user", text), Turn("assistant", f'I hear "{quoted}".')))
     after = apply(prior, operations, time)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import numpy as np
 
-from deltamem.memory import Event, Memory, MemoryState, Operation
+from deltamem.memory import Event, Keyword, Memory, MemoryState, Operation
 
 TIME = datetime(2026, 4, 5, 20, 1)
 WORDS = ("Ash", "birch", "cedar", "dogwood", "elm")
@@ -49,11 +49,11 @@ def state(texts: dict[str, str]) -> MemoryState:
     return MemoryState(Memory(key, text, TIME) for key, text in texts.items())
 
 
-def add(text: str, *keywords: str) -> Operation:
+def add(text: str, *keywords: Keyword) -> Operation:
     return Operation(Event.ADD, text, None, keywords)
 
 
-def update(memory_id: str, text: str, *keywords: str) -> Operation:
+def update(memory_id: str, text: str, *keywords: Keyword) -> Operation:
     return Operation(Event.UPDATE, text, memory_id, keywords)
 
 
@@ -98,6 +98,11 @@ def random_case(seed: int, *, faithful_keywords: bool = False) -> Case:
     return Case(state(texts), predicted, target, PlaneEmbedder(seed))
 
 
-def random_keywords(rng: random.Random, text: str, faithful: bool) -> tuple[str, ...]:
+def random_keywords(rng: random.Random, text: str, faithful: bool) -> tuple[Keyword, ...]:
     pool = text.split() if faithful else [*(word.upper() for word in text.split()), *WORDS, "ash  birch"]
-    return tuple(rng.sample(pool, rng.randint(0, 3)))
+    keywords: list[Keyword] = list(rng.sample(pool, rng.randint(0, 3)))
+    for place, word in enumerate(keywords):
+        if rng.random() < 0.4:
+            wordings = [word, *rng.choices([*WORDS, "dogwood elm", "yew", ""], k=rng.randint(1, 2))]
+            keywords[place] = tuple(rng.sample(wordings, len(wordings)))
+    return tuple(keywords)

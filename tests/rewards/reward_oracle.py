@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 Text = str
-Op = tuple[str, str | None, str, tuple[str, ...], tuple[str, ...]]
-"""event, target id, text, keywords, outdated values"""
+Op = tuple[str, str | None, str, tuple[str | tuple[str, ...], ...], tuple[str, ...]]
+"""event, target id, text, keywords (one text, or several of which any will do), outdated values"""
 
 
 def readable(prior: dict[str, Text], operations: Sequence[Op]) -> list[Op]:
@@ -32,8 +32,12 @@ def after(prior: dict[str, Text], operations: Sequence[Op], side: str) -> dict[o
     return states
 
 
-def occurs(keyword: str, text: Text) -> bool:
-    return " ".join(keyword.casefold().split()) in " ".join(text.casefold().split())
+def plain(text: Text) -> Text:
+    return " ".join(text.casefold().split())
+
+
+def occurs(keyword: set[str], text: Text) -> bool:
+    return len([wording for wording in keyword if plain(text).count(wording) > 0]) > 0
 
 
 def whole_words(value: str, text: Text) -> bool:
@@ -95,14 +99,18 @@ def oracle(
         return [(value, value, value, len(dp), len(dt))]
 
     def score(text: Text, key: object, similarity: float) -> float:
-        wanted = {" ".join(k.casefold().split()) for k in keywords.get(key, ())} - {""}
+        wanted: list[set[str]] = []
+        for keyword in keywords.get(key, ()):
+            wordings = {plain(wording) for wording in ([keyword] if type(keyword) is str else keyword) if plain(wording)}
+            if wordings and wordings not in wanted:
+                wanted.append(wordings)
         worth = similarity
         if lexical_fidelity and wanted:
             worth = sum(occurs(keyword, text) for keyword in wanted) / len(wanted)
-        new = {keyword for keyword in wanted if key in due and not occurs(keyword, prior[key])}
+        new = [keyword for keyword in wanted if key in due and not occurs(keyword, prior[key])]
         if weigh_new_keywords and new:
             worth *= sum(occurs(keyword, text) for keyword in new) / len(new)
-        wrong = {" ".join(value.casefold().split()) for value in outdated.get(key, ())}
+        wrong = {plain(value) for value in outdated.get(key, ())}
         said = [value for value in wrong if whole_words(value, text) and not whole_words(value, target_state[key])]
         return worth / (1 + outdated_weight * len(said))
 

@@ -47,6 +47,9 @@ def test_an_operation_is_said_where_its_rarest_keywords_are():
     told = [Operation(Event.ADD, "x", None, ("Oslo", "violin")), Operation(Event.ADD, "y", None, ("tuba",))]
     labelled = session("eve", 0, said, BANK, [*told, Operation(Event.ADD, "z", None, ("oslo",))])
     assert places(labelled, said) == [1, None, 0]
+    told = [Operation(Event.ADD, "x", None, (("tuba", "violin"),)), Operation(Event.ADD, "y", None, (("tuba", "cello"), ""))]
+    told.append(Operation(Event.ADD, "z", None, (("Oslo", "violin"), ("yes", "no"))))
+    assert places(session("eve", 0, said, BANK, told), said) == [1, None, 2]
 
 
 def test_loud_cues_tell_every_operation_and_target():

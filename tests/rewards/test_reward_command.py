@@ -26,7 +26,7 @@ CASE = {
     ],
     "target": [
         {"event": "UPDATE", "target_memory_id": "m1", "text": "Anna lives in Bergen.", "keywords": ["Bergen"]},
-        {"event": "ADD", "text": "Anna is learning to play the cello.", "keywords": ["learning", "cello"]},
+        {"event": "ADD", "text": "Anna is learning to play the cello.", "keywords": [["learning", "lessons"], ["cello"]]},
         {"event": "NONE", "target_memory_id": "m2", "text": "Anna has a cat named Miso."},
     ],
 }

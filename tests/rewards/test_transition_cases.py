@@ -86,6 +86,10 @@ def test_an_update_that_says_nothing_new_is_worth_what_it_keeps_or_nothing():
     alone = scored([due], target, embed, **new)
     assert alone.reward == pytest.approx(2 / 5)
     assert scored([touched, due], target, embed, **new).reward == alone.reward
+    # A keyword one of whose alternatives the old text has is not new, whichever of them the label says.
+    either = [update("m1", "Anna lives in Bergen.", "Anna", ("is at home in", "lives in"), ("Norway", "Bergen"))]
+    assert scored([touched], either, embed).reward == pytest.approx(2 / 3)
+    assert scored([touched], either, embed, **new).reward == 0.0
     # An ADD that replaces nothing has no old text: all its keywords are new.
     assert scored([due], [add("Anna lives in Bergen.", "Anna", "Bergen")], embed, **new).reward == 1.0
 
@@ -201,6 +205,8 @@ def test_the_embedder_is_not_called_where_nothing_can_be_matched(predicted, targ
         ("anything", (), None),
         ("anything", (" ", ""), None),
         ("tea", ("Tea", "tea", "milk"), 0.5),
+        ("She was hurt and  upset.", (("sad", "UPSET"), ("hurt", "upset"), "angry", ("cross", "mad")), 0.5),
+        ("tea", (("Tea", "milk"), ("milk", "tea "), ("tea",), "tea", ("milk", ""), (" ", "")), 2 / 3),
     ],
 )
 def test_keyword_coverage(text, keywords, coverage):

@@ -95,7 +95,9 @@ def test_the_teacher_writes_facts_as_the_dialogue_comes_to_them():
     )
     turns = tuple(Turn(role=role, content=text) for text in said for role in ("user", "assistant"))
     due = [("sail", "Bo"), ("ski", "Mu"), ("sail", "Dea")]
-    operations = [Operation(Event.ADD, f"Ana goes to {verb} with {who}.", keywords=(who, verb)) for verb, who in due]
+    operations = [
+        Operation(Event.ADD, f"Ana goes to {verb} with {who}.", keywords=((who, "Zoe"), ("cook", verb))) for verb, who in due
+    ]
     for order in permutations(operations):
         labelled = replace(one, session=replace(one.session, dialogue=turns), operations=order)
         assert in_order_of_telling(labelled) == operations
