@@ -64,5 +64,10 @@ def test_a_value_that_gets_an_article_brings_none(name: str) -> None:
     assert [value for value in LISTS[name] if re.match(r"(a|an|the|some|my)\s", value, re.IGNORECASE)] == []
 
 
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_stands_under_a_sentence_that_its_values_fit(name: str) -> None:
+    assert re.search(rf"^# .*\{{{name}\}}.*\n{name}: \[", PATH.read_text("utf-8"), re.MULTILINE)
+
+
 def test_a_line_is_no_longer_than_125_columns() -> None:
     assert [line for line in PATH.read_text("utf-8").splitlines() if len(line) > 125] == []
