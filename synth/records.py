@@ -400,6 +400,8 @@ class SessionFact(Record):
     outdated: Wordings = ()
     statement: int = 0
     difficulty: OperationDifficulty | None = None
+    # Left out where it was not planned, so that records without it keep their bytes.
+    kind: FactKind | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @property
     def spoken(self) -> Keywords:

@@ -25,6 +25,7 @@ from synth.planning import rounded
 from synth.records import (
     Dialogue,
     Exchange,
+    FactKind,
     FactOrigin,
     FixedPart,
     KeywordOrigin,
@@ -48,6 +49,7 @@ class HeldFact:
     text: str
     keys: tuple[str | tuple[str, ...], ...]
     recall: str
+    kind: FactKind
     since: int  # The session that wrote it, -1 before the first
     changes: int = 0
 
@@ -151,7 +153,7 @@ class Life:
             for key in fact.keys
         )
         recall = draw(self._rng, [fact.recall], values) if fact.recall else ""
-        return HeldFact(draw(self._rng, fact.label, values), keys, recall, self._session)
+        return HeldFact(draw(self._rng, fact.label, values), keys, recall, fact.kind, self._session)
 
     def _wanted_kind(self) -> str:
         """The kind that is furthest behind its share."""
@@ -351,7 +353,7 @@ class Life:
         origin = {Event.ADD: FactOrigin.FILLING, Event.UPDATE: FactOrigin.REVISION, Event.NONE: FactOrigin.REUSE}[event]
         return SessionFact(
             id="f0", event=event, text=held.text, previous_text=previous, keywords=held.keys, origin=origin, origins=origins,
-            outdated=outdated, difficulty=difficulty,
+            outdated=outdated, difficulty=difficulty, kind=held.kind,
         )  # fmt: skip
 
     # --- talk ------------------------------------------------------------------------------------------------------------
