@@ -1,9 +1,9 @@
-"""The people whose conversations are read, with the points that a memory of them should hold, from LoCoMo and HaluMem."""
+"""The people whose conversations are read, with the points that a memory of them should hold: chat core, LoCoMo, HaluMem."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -31,8 +31,9 @@ from eval.evidence import EvidenceFinder
 from eval.halumem.data import LinkedPoints, User, load_halumem
 from eval.locomo.data import ADVERSARIAL_NUMBER, Conversation, dialogues, load_locomo
 from eval.systems.base import DialogueSession, StoreKey
+from eval.transfer.chat import CHAT, Window, load_windows
 
-Suite = Literal["locomo", "halumem"]
+Suite = Literal["chat", "locomo", "halumem"]
 
 SUITES: tuple[Suite, ...] = get_args(Suite)
 _FILES: Mapping[Suite, tuple[Dataset, ...]] = {"locomo": (LOCOMO,), "halumem": (HALUMEM_MEDIUM, HALUMEM_USER)}
@@ -42,6 +43,7 @@ class TransferConfig(BenchmarkConfig):
     """All keys of the command; ``configs/transfer.yaml`` says what they mean."""
 
     suites: Annotated[list[Suite], Field(min_length=1)]
+    windows: Groups
     conversations: Groups
     users: Groups
     sessions: PositiveInt | None
@@ -125,7 +127,7 @@ def read_people(config: TransferConfig) -> TransferData:
     files: dict[str, dict[str, str]] = {}
     for suite in dict.fromkeys(config.suites):
         path = _path(suite, config)
-        people += _locomo(path, config) if suite == "locomo" else _halumem(path, config)
+        people += _PEOPLE[suite](path, config)
         files[suite] = {"file": path.name, "sha256": file_sha256(path)}
     return TransferData(tuple(people), files)
 
@@ -135,11 +137,26 @@ def _path(suite: Suite, config: TransferConfig) -> Path:
         if len(set(config.suites)) > 1:
             raise DeltaMemError(f"data={config.data} is not a folder; name a single suite with it, suites=[{suite}]")
         return config.data
+    if suite == "chat":
+        return CHAT
     folders = data_folders() if config.data is None else [config.data]
     found = (path for dataset in _FILES[suite] if (path := find(dataset, folders)) is not None)
     if (first := next(found, None)) is None:
         raise DeltaMemError(missing(_FILES[suite][0]))
     return first
+
+
+def _chat(path: Path, config: TransferConfig) -> Iterator[TransferPerson]:
+    windows = {window.id: window for window in load_windows(path)}
+    for name in chosen_groups(list(windows), config.windows, "windows", config.seed):
+        yield _owner(windows[name])
+
+
+def _owner(window: Window) -> TransferPerson:
+    dialogue = window.dialogue
+    session = TransferSession(dialogue, tuple(window.points), tuple(window.foreign))
+    finder = EvidenceFinder.of([dialogue], [window.owner, window.other])
+    return TransferPerson("chat", StoreKey(window.id, window.owner), (session,), (), finder)
 
 
 def _locomo(path: Path, config: TransferConfig) -> Iterator[TransferPerson]:
@@ -216,3 +233,10 @@ def _user(user: User) -> TransferPerson:
                 last = max((turn.partition(":")[0] for turns in evidence for turn in turns), key=lambda id: int(id[1:]))
                 questions.append(TransferQuestion(asked.key, asked.question, evidence, last))
     return TransferPerson("halumem", StoreKey(user.id, user.name), tuple(sessions), tuple(questions), linked.finder)
+
+
+_PEOPLE: Mapping[Suite, Callable[[Path, TransferConfig], Iterator[TransferPerson]]] = {
+    "chat": _chat,
+    "locomo": _locomo,
+    "halumem": _halumem,
+}

@@ -181,7 +181,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def settings(*overrides: str) -> TransferConfig:
-    given = ["conversations=null", "resamples=20", "manager.max_retries=0", *overrides]
+    given = ["suites=[locomo,halumem]", "conversations=null", "resamples=20", "manager.max_retries=0", *overrides]
     return validated(composed("transfer", given), TransferConfig)
 
 
@@ -342,7 +342,8 @@ def test_what_cannot_be_run_or_compared_is_said_in_a_sentence(
 
 @pytest.mark.skipif(None in (find(LOCOMO), find(HALUMEM_USER)), reason="LoCoMo or the HaluMem user is not here")
 def test_the_released_files_have_points_updates_and_questions() -> None:
-    caroline, jon, user = read_people(validated(composed("transfer", ["sessions=8"]), TransferConfig)).people
+    config = validated(composed("transfer", ["suites=[locomo,halumem]", "sessions=8"]), TransferConfig)
+    caroline, jon, user = read_people(config).people
     assert [person.store.id for person in (caroline, jon)] == ["conv-26.Caroline", "conv-30.Jon"]
     for person in (caroline, jon):
         assert all(session.points and session.foreign for session in person.sessions)
