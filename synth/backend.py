@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltamem.embedding import LazyEmbedder, load_embedder
+from deltamem.embedding import load_embedder
 from deltamem.runs import JsonLinesStore
 from synth.config import SynthSettings
 from synth.offline import OfflineWriter
@@ -32,11 +32,11 @@ class Backend(NamedTuple):
 @asynccontextmanager
 async def backend_of(settings: SynthSettings, answers_file: Path) -> AsyncIterator[Backend]:
     """The writer that settings name, while the block runs; a model's answers are kept in a file."""
-    name = settings.embedder
     if settings.writer == "offline" or settings.llm is None:
-        yield Backend(OfflineWriter(settings.seed, None if name is None else EmbedderSimilarity(LazyEmbedder(name))))
+        yield Backend(OfflineWriter(settings.seed))
         return
-    # A language model's texts need it for certain: what is missing is told before anything is paid for.
+    # What is missing is told before anything is paid for.
+    name = settings.embedder
     loaded = None if name is None else load_embedder(name, max_texts=_REMEMBERED_TEXTS)
     similarity = None if loaded is None else EmbedderSimilarity(loaded)
     from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves

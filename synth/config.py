@@ -171,7 +171,6 @@ class DialogueLimits(StrictModel):
 
     turns: Range
     facts_per_turn: int = Field(ge=1)
-    largest_gap: int = Field(ge=0)
     assistant_words: Range
     verbatim: bool
 

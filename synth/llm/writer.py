@@ -238,14 +238,10 @@ class LLMWriter:
         return RuleVerdict((*verdict.checked, *judged.checked), judged.violations), done
 
     async def _judged(self, read: AnswerReading[Any], task: Task[Any]) -> RuleVerdict:
-        if self._similarity is not None and any(rule.needs_similarity for rule in UNIT_RULES[task.unit]):
-            # An embedding model takes its time and leaves other threads theirs.
-            judged = await asyncio.to_thread(judge_answer, task, read.answer, self._similarity)
-        else:
-            # One at a time, and after whatever else can go on: requests do not wait while a wave of answers is judged.
-            async with self._judging:
-                await asyncio.sleep(0)
-                judged = judge_answer(task, read.answer)
+        # One at a time, and after whatever else can go on: requests do not wait while a wave of answers is judged.
+        async with self._judging:
+            await asyncio.sleep(0)
+            judged = judge_answer(task, read.answer)
         return RuleVerdict((*FORMAT_RULES, *judged.checked), (*read.violations, *judged.violations))
 
     async def _answer(self, request: _WriterRequest, unit: Unit, place: UnitId, attempt: int) -> Answer:

@@ -10,7 +10,6 @@ from synth.offline import demanding, paper, talk
 from synth.records import Record
 from synth.tasks import AnswerT, DialogueTask, EventsTask, FillingTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
-from synth.validators.base import Similarity
 
 
 def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
@@ -26,9 +25,8 @@ def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
 class OfflineWriter:
     """Writes without a model and without a network; a `synth.tasks.Writer`."""
 
-    def __init__(self, seed: int, similarity: Similarity | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._similarity = similarity
 
     @property
     def making(self) -> Mapping[str, Any]:
@@ -38,7 +36,7 @@ class OfflineWriter:
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         """Answer a task, once, and judge the answer. Raises `DeltaMemError` as `answer` does."""
         written = answer(task, random.Random(f"{self._seed}/{place.name}"))
-        verdict = judge_answer(cast(Task[Record], task), written, self._similarity)
+        verdict = judge_answer(cast(Task[Record], task), written)
         return UnitResult(None if verdict.violations else written, (verdict,))
 
 

@@ -87,6 +87,7 @@ class SessionWriter:
 
     def __init__(self, task: DialogueTask, rng: random.Random) -> None:
         self._task, self._rng, self._limits = task, rng, task.limits
+        self._gap = 3 if task.limits.verbatim else 4  # Turns in a row without a fact or an aside, at most
         # Facts may be said word for word in the tiny form alone.
         self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
         self._phrasing = Phrasing(self._speaker, task)
@@ -133,7 +134,7 @@ class SessionWriter:
         wanted, number = self._wanted(len(facts)), 0
         while room > 0 and (number < wanted or len(facts) + sum(map(len, others)) < self._limits.turns.min):
             drawn = self._rng.choices((self._scene, self._overheard, self._imagined, self._quoted_others), _KINDS)[0]()
-            scene = drawn[: min(room, self._limits.largest_gap - 1, self._rng.choice((1, 2, 2, 3)))]
+            scene = drawn[: min(room, self._gap - 1, self._rng.choice((1, 2, 2, 3)))]
             room -= len(scene)
             others.append(scene)
             number += 1
@@ -264,7 +265,7 @@ class SessionWriter:
             turns = self._framed(self._joined([turn for segment in order for turn in segment]))
             marks = "".join("x" if turn.statements or turn.aside else " " for turn in turns)
             gap = max(map(len, marks.split("x"))) if facts else 0
-            if len(turns) in self._limits.turns and gap <= self._limits.largest_gap:
+            if len(turns) in self._limits.turns and gap <= self._gap:
                 return turns
         return self._framed([turn for segment in (*facts, *others) for turn in segment][: self._limits.turns.max - 2])
 

@@ -30,9 +30,9 @@ RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in r
 """All rules."""
 
 
-def judge_answer(task: Task[Record], answer: Record, similarity: Similarity | None = None) -> RuleVerdict:
+def judge_answer(task: Task[Record], answer: Record) -> RuleVerdict:
     """Check the answer of a unit against its task."""
-    return judge(UNIT_RULES[task.unit], Case(task, answer, similarity))
+    return judge(UNIT_RULES[task.unit], Case(task, answer))
 
 
 def judge_life(person: Person, shape: Shape) -> RuleVerdict:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,10 +37,7 @@ class Similarity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Case(Generic[TaskT, SubjectT]):
-    """What a rule judges: an answer against its task (a whole life against the `Shape`, a labelled session against nothing).
-
-    Rules that need a similarity are not checked where there is none.
-    """
+    """What a rule judges: an answer against its task, a life against the `Shape`, a labelled session against nothing."""
 
     task: TaskT
     answer: SubjectT
@@ -56,7 +54,6 @@ class Rule:
     name: str
     description: str
     check: Check
-    needs_similarity: bool = False
 
 
 class RuleSet:
@@ -66,15 +63,11 @@ class RuleSet:
         self._subject = subject
         self.rules: tuple[Rule, ...] = ()
 
-    def rule(self, description: str, *, name: str = "", needs_similarity: bool = False) -> Callable[[Check], Rule]:
-        """Make a rule of a check.
-
-        Its name after the subject is the function's by default. With `needs_similarity` it is left out without an embedding
-        model.
-        """
+    def rule(self, description: str, *, name: str = "") -> Callable[[Check], Rule]:
+        """Make a rule of a check; its name after the subject is the function's by default."""
 
         def add(check: Check) -> Rule:
-            made = Rule(f"{self._subject}.{name or check.__name__}", description, check, needs_similarity)
+            made = Rule(f"{self._subject}.{name or check.__name__}", description, check)
             self.rules += (made,)
             return made
 
@@ -96,7 +89,7 @@ class RuleSet:
 
 def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> RuleVerdict:
     """Check a case against rules, in their order."""
-    applied = [rule for rule in rules if case.similarity is not None or not rule.needs_similarity]
+    applied = tuple(rules)
     violations = tuple(RuleViolation(rule.name, message) for rule in applied for message in rule.check(case))
     return RuleVerdict(tuple(rule.name for rule in applied), violations)
 
@@ -274,6 +267,7 @@ MONTHS = (
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 _DATE = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}})\b")
+_DAY_OR_MONTH = re.compile(rf"\b(?:\d{{1,2}} )?(?:{'|'.join(MONTHS)}) \d{{4}}\b")
 
 
 def day(value: date) -> str:
@@ -291,8 +285,8 @@ def dates_in(text: str) -> list[date]:
 
 
 def without_dates(text: str) -> str:
-    """A text without the dates that it names in full."""
-    return _DATE.sub("", text)
+    """A text without the days and months that it names with their year."""
+    return _DAY_OR_MONTH.sub("", text)
 
 
 NEAR = 0.5
@@ -340,7 +334,7 @@ def repeated(texts: Iterable[str]) -> Iterator[str]:
         seen.add(key)
 
 
-# --- whether a text says something: word for word, by its stems, or over the turns of a speaker ---------------------------
+# --- whether a text says something: word for word, by its stems, or over the turns of a conversation ----------------------
 
 
 def occurs(keyword: Keyword, text: str) -> bool:
@@ -382,8 +376,19 @@ def utterance(text: str) -> Utterance:
     return Utterance(text)
 
 
+SUPPORT = 0.5
+"""Share of a label's content words, or of those of its keywords, that are said in a session from which it can be told.
+
+Measured, with names and numbers as `Utterances.lacking` has them: 98% of the 162 hand labels of eval/development can be told
+(91% from the person alone), 98% of the 560 points of HaluMem's complete user (78%), all of 7,758 labels of the offline
+writers. From another session can be told 3% (development, other people), 32% (HaluMem, the same user, whose assistant speaks
+at length of the same things), and 4 to 12% (offline, the same person). It does not see what the user passes over: 98% of
+HaluMem's 126 interference points can be told as well.
+"""
+
+
 class Utterances:
-    """What one speaker has said by which turn; turns count from 1."""
+    """What has been said by which turn, by one speaker or in all; turns count from 1."""
 
     def __init__(self, texts: Sequence[str], name: str) -> None:
         self._utterances = [utterance(text) for text in texts]
@@ -400,11 +405,8 @@ class Utterances:
         """In which turn a stem is first said."""
         return self._first.get(wanted)
 
-    def turn(self, keyword: Keyword) -> int | None:
-        """By which turn a keyword is said, in whichever of its alternatives comes first; None if it never is."""
-        return min((turn for wording in alternatives(keyword) if (turn := self._turn(wording)) is not None), default=None)
-
-    def _turn(self, wording: str) -> int | None:
+    def turn(self, wording: str) -> int | None:
+        """By which turn a phrase is said; None if it never is."""
         needed = self.needed(wording)
         if not needed:
             return 1 if utterance(wording).stems else self.verbatim_turn([wording])
@@ -421,23 +423,47 @@ class Utterances:
                 return turn
         return None
 
-    def missing(self, keyword: Keyword, turn: int) -> list[str]:
-        """The content words of a keyword whose stems are not said by a turn: of the alternative that lacks the fewest."""
-        lacking = (
-            [
-                word
-                for word in content_words(wording)
-                if (key := stem(word)) in self.needed(wording) and not 1 <= self._first.get(key, 0) <= turn
-            ]
-            for wording in alternatives(keyword)
-        )
-        return min(lacking, key=len)
+    def lacking(self, text: str, keywords: Sequence[Keyword], known: str = "", turn: int = sys.maxsize) -> list[str]:
+        """The words for want of which a label cannot be told from what is said by a turn; none if it can.
+
+        Said have to be the share `SUPPORT` of the label's content words, or of those of its keywords, and all of its names
+        and numbers. What the memory that it is about has `known` may be left unsaid, and so may dates with their year, which
+        are computed. A label that only repeats what is known is told by its keywords.
+        """
+        said = {found for found, first in self._first.items() if first <= turn}
+        text, old = without_dates(text), utterance(known).stems
+        fresh = self.needed(text) - old
+        due = [keyword for keyword in keywords if not occurs(keyword, known)] or keywords
+        telling = frozenset[str]()
+        for keyword in due:
+            needed = (self.needed(without_dates(wording)) for wording in alternatives(keyword))
+            telling |= min(needed, key=lambda stems: len(stems - said))
+        exact = set[str]()
+        for kind, item in salient_items(text):
+            stems = self.needed(item) - old
+            # People are called by their first names, or by their last.
+            if said.isdisjoint(stems) if kind is Kind.NAME else kind is Kind.NUMBER and not _FREE.fullmatch(item):
+                exact |= stems - said
+        told = [len(stems & said) >= SUPPORT * len(stems) for stems in (fresh, telling) if stems]
+        unsaid = exact if not told or any(told) else (exact | fresh | telling) - said
+        return [word for word in dict.fromkeys(content_words(" ".join((text, *wordings(due))))) if stem(word) in unsaid]
 
 
 @lru_cache(maxsize=256)
 def utterances_of(texts: tuple[str, ...], name: str) -> Utterances:
-    """What a speaker has said; see `Utterances`."""
+    """What is said in texts, one a turn; see `Utterances`."""
     return Utterances(texts, name)
+
+
+_FREE = re.compile(r"[012]|(?:19|20)\d\d")
+"""Numbers that speech has other words for (nothing, a, both), and years, which are computed."""
+_DENIED = re.compile(r"\W*(?:no|nope|nah|not|never|wrong|actually)\b", re.IGNORECASE)
+
+
+def heard(user: Sequence[str], assistant: Sequence[str], name: str) -> Utterances:
+    """What the user says or accepts by each turn: the assistant's words before it count if it begins with no 'no'."""
+    turns = [text if _DENIED.match(text) else f"{said}\n{text}" for text, said in zip(user, ("", *assistant), strict=False)]
+    return utterances_of(tuple(turns), name)
 
 
 def uses(text: str, keyword: Keyword, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rules of stage 4: a dialogue covers its facts, the user says them first, and how its utterances look."""
+"""Rules of stage 4: a dialogue tells its facts, and how its utterances look."""
 # ruff: noqa: D103 - the decorator says in a sentence what each rule demands
 
 from __future__ import annotations
@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 from deltamem.memory import Event, alternatives, wordings
 from deltamem.sessions import CONTROL_MARK
-from deltamem.text import MONTHS, WEEKDAYS, contains, content_words, normalised, stem
+from deltamem.text import contains, content_words, normalised, stem
 from rewards.fidelity import folded, folded_keyword
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
@@ -19,6 +18,7 @@ from synth.validators.base import (
     RuleSet,
     Utterances,
     dates_in,
+    heard,
     invented_full_names,
     stands_in,
     uses,
@@ -118,23 +118,19 @@ def no_repetition(case: _Case) -> Iterator[str]:
                 yield f"turn {number}: the {'user' if is_user else 'assistant'} repeats turn {first} word for word"
 
 
-SIMILAR = 0.55
-"""Least similarity of a fact to what the user says where its keywords are scattered over the user's utterances.
-
-Measured with all-MiniLM-L6-v2 on 20 facts: told in other words, amid small talk or over two turns, they reach 0.58 to 0.89;
-what the user says of other facts at most 0.42. Sentences that were made to have all words of the keywords and to mean
-something else reach 0.15 to 0.70; three quarters of them stay below 0.55, and no threshold parts the rest from told facts.
-"""
-
 # Words that come and go between two versions of a fact without telling them apart.
 _FLEETING = frozenset(
     map(stem, ("already", "always", "currently", "often", "mostly", "now", "sometimes", "typically", "usually"))
 )
-_SENTENCES = re.compile(r"(?<=[.!?])[\"”'’)]?\s+")  # noqa: RUF001
 
 
 def _assistant(case: _Case) -> Utterances:
     return utterances_of(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
+
+
+def _heard(case: _Case) -> Utterances:
+    turns = case.answer.turns
+    return heard([turn.user for turn in turns], [turn.assistant for turn in turns], case.task.fixed.name)
 
 
 def _user(case: _Case) -> Utterances:
@@ -214,21 +210,6 @@ def together(case: _Case) -> Iterator[str]:
             yield f"{ids} are changed by one statement and must be planned for the same turn, but are for {sorted(found)}"
 
 
-@DIALOGUE.rule("Facts and asides are spread over the dialogue: no long run of turns is without any.")
-def spread(case: _Case) -> Iterator[str]:
-    if not case.task.facts:
-        return
-    turns = {turn for planned, _ in _planned(case) for turn in (planned.turn, planned.previous_turn)} - {0}
-    turns |= {aside.turn for aside in case.answer.asides if aside.turn <= len(case.answer.turns)}
-    stops = [0, *sorted(turns), len(case.answer.turns) + 1]
-    for before, after in pairwise(stops):
-        if after - before - 1 > case.task.limits.largest_gap:
-            yield (
-                f"turns {before + 1} to {after - 1} have no planned fact; at most {case.task.limits.largest_gap} turns in a "
-                "row may have none"
-            )
-
-
 @DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
     said, limit, planned = _user(case), case.task.limits.facts_per_turn, _by_turn(case)
@@ -250,33 +231,21 @@ def no_dumping(case: _Case) -> Iterator[str]:
             )
 
 
-@DIALOGUE.rule("The user says each keyword that has to be spoken by the fact's turn, or confirms the assistant who said it.")
-def keywords_said(case: _Case) -> Iterator[str]:
-    said, heard = _user(case), _assistant(case)
+@DIALOGUE.rule(
+    "By its planned turn each fact can be told from what the user says, or the assistant with no 'no' of the user after it: "
+    "half of its content words, and all of its names and numbers, apart from dates and from what held before."
+)
+def supported(case: _Case) -> Iterator[str]:
+    spoken = _heard(case)
     for planned, fact in _planned(case):
-        for keyword in fact.spoken:
-            if fact.provenance == "assistant_confirmed" and (heard.turn(keyword) or planned.turn) < planned.turn:
-                continue
-            if (turn := said.turn(keyword)) is None or turn > planned.turn:
-                missing = said.missing(keyword, planned.turn)
-                words = f" (missing: {', '.join(map(repr, missing))})" if missing else ""
-                yield f"{fact.id}: the user must say {keyword!r} in turn {planned.turn} or before, but does not{words}"
-
-
-@DIALOGUE.rule("The user says something of a fact in its planned turn.")
-def said_where_planned(case: _Case) -> Iterator[str]:
-    said = _user(case)
-    for planned, fact in _planned(case):
-        user = case.answer.turns[planned.turn - 1].user
-        stems = frozenset[str]().union(*map(said.needed, wordings(fact.spoken)))
-        if stems and fact.provenance != "assistant_confirmed" and stems.isdisjoint(utterance(user).stems):
+        if missing := spoken.lacking(fact.text, fact.keywords, fact.previous_text, planned.turn):
             yield (
-                f"{fact.id} is planned for turn {planned.turn}, but there the user says none of its keywords "
-                f"({', '.join(map(repr, fact.keywords))})"
+                f"{fact.id}: by turn {planned.turn} it must be possible to tell {fact.text!r} from the conversation, but "
+                f"neither of the two says {', '.join(map(repr, missing))}"
             )
 
 
-@DIALOGUE.rule("The user mentions what held before an update, of one statement once, in its planned turn or before.")
+@DIALOGUE.rule("What held before an update is mentioned, of one statement once, in its planned turn or before.")
 def previous_said(case: _Case) -> Iterator[str]:
     missing: dict[str | int, list[str]] = {}
     for planned, fact in _planned(case):
@@ -288,107 +257,28 @@ def previous_said(case: _Case) -> Iterator[str]:
 
 
 def _previous_missing(case: _Case, planned: PlannedFact, fact: SessionFact) -> str:
-    """What is wrong with what the user says of the memory before an update; empty if nothing is."""
-    said = _user(case)
+    """What is wrong with what is said of the memory before an update; empty if nothing is."""
+    said = _heard(case)
     previous = said.needed(fact.previous_text)
-    heard = {
-        wanted for wanted in previous if (said.stem_turn(wanted) or len(case.answer.turns) + 1) <= planned.previous_turn
-    }
+    told = {wanted for wanted in previous if (said.stem_turn(wanted) or len(case.answer.turns) + 1) <= planned.previous_turn}
     telling = previous - utterance(fact.text).stems - _FLEETING
-    demand = f"{fact.id}: by turn {planned.previous_turn} the user must mention what held before ({fact.previous_text!r})"
-    if telling and heard.isdisjoint(telling):
+    demand = f"{fact.id}: by turn {planned.previous_turn} what held before ({fact.previous_text!r}) must be mentioned"
+    if telling and told.isdisjoint(telling):
         words = [word for word in content_words(fact.previous_text) if stem(word) in telling]
-        return f"{demand}, but says none of {', '.join(map(repr, words))}"
-    if not telling and 2 * len(heard) < len(previous):
-        return f"{demand}, but says only {len(heard)} of its {len(previous)} content words"
+        return f"{demand}, but none of {', '.join(map(repr, words))} is said"
+    if not telling and 2 * len(told) < len(previous):
+        return f"{demand}, but only {len(told)} of its {len(previous)} content words are said"
     return ""
-
-
-@DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before or is planned.")
-def user_first(case: _Case) -> Iterator[str]:
-    said, name = _user(case), case.task.fixed.name
-    known = [fact.previous_text for fact in case.task.facts if fact.previous_text]
-    # What is planned for the assistant may be in other facts too, siblings above all.
-    known += [fact.text for fact in case.task.facts if fact.provenance == "assistant_confirmed"]
-    known += [fact.misspoken for fact in case.task.facts if fact.provenance == "assistant_corrected"]
-    for fact in case.task.facts:
-        for keyword, wording in ((one, wording) for one in fact.keywords for wording in alternatives(one)):
-            first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(wording)
-            if first == 1 or any(needed <= utterance(text).stems for text in known):
-                continue
-            # A number or a day alone gives no fact away: anybody has twenty minutes on a Tuesday.
-            little = all(found[:1].isdigit() or found in _DAYS for found in needed)
-            others = [other for other in fact.keywords if little and other != keyword]
-            for number, turn in enumerate(case.answer.turns[: first - 1], start=1):
-                if (
-                    needed <= utterance(turn.assistant).stems
-                    and uses(turn.assistant, wording, name)
-                    and (not others or any(uses(turn.assistant, other, name) for other in others))
-                ):
-                    yield (
-                        f"turn {number}: the assistant says {wording!r} of {fact.id} before the user has; the user must "
-                        "bring it up first"
-                    )
-                    break
-
-
-_DAYS = frozenset(map(stem, WEEKDAYS | MONTHS))
-
-
-@DIALOGUE.rule("The user says each fact in substance, not only its words.", needs_similarity=True)
-def meaning_said(case: _Case) -> Iterator[str]:
-    said, name = _user(case), case.task.fixed.name
-    unsure = []
-    for planned, fact in _planned(case):
-        if (fact.event is not Event.ADD and fact.signal != "explicit") or fact.provenance == "assistant_confirmed":
-            continue  # what is meant follows from what is remembered, or from what the assistant has said
-        beyond_doubt = said.verbatim_turn(fact.spoken)
-        if beyond_doubt is None or beyond_doubt > planned.turn:
-            unsure.append((planned, fact))
-    if not unsure or case.similarity is None:
-        return
-    stems = frozenset[str]().union(*(said.needed(wording) for _, fact in unsure for wording in wordings(fact.spoken)))
-    pieces = [(turn, text) for turn, text in _pieces(case) if not stems.isdisjoint(utterance(text).stems)]
-    if not pieces:
-        return
-    # People speak of themselves as "I", so the memory is compared in that form.
-    texts = ["I" + fact.text.removeprefix(name) for _, fact in unsure]
-    rows = case.similarity.between(texts, [text for _, text in pieces])
-    for (planned, fact), row in zip(unsure, rows, strict=True):
-        best = max((value for value, (turn, _) in zip(row, pieces, strict=True) if turn <= planned.turn), default=-1.0)
-        if best < SIMILAR:
-            yield (
-                f"{fact.id}: by turn {planned.turn} the user must say in substance {fact.text!r}, but nothing comes close "
-                f"(similarity {best:.2f}, at least {SIMILAR} needed)"
-            )
-
-
-def _pieces(case: _Case) -> Iterator[tuple[int, str]]:
-    """What the user says in pieces that a fact may fill, each with the turn that it ends in.
-
-    Two or three sentences in a row, also from one turn to the next: a fact drowns in a longer text, and a single sentence
-    often has only half of it. An utterance of one sentence is a piece too.
-    """
-    sentences: list[tuple[int, str]] = []
-    for number, turn in enumerate(case.answer.turns, start=1):
-        own = [(number, sentence) for sentence in _SENTENCES.split(turn.user) if sentence.strip()]
-        if len(own) == 1:
-            yield own[0]
-        sentences += own
-    for size in (2, 3):
-        for begin in range(len(sentences) - size + 1):
-            window = sentences[begin : begin + size]
-            yield window[-1][0], " ".join(text for _, text in window)
 
 
 @DIALOGUE.rule("Something wrong is said before it is put right, by the assistant or by the user as planned.")
 def misspoken_said(case: _Case) -> Iterator[str]:
-    said, heard = _user(case), _assistant(case)
+    said, told = _user(case), _assistant(case)
     for planned, fact in _planned(case):
         if not fact.misspoken:
             continue
         by_user = fact.provenance == "self_corrected"
-        turn = (said if by_user else heard).turn(fact.misspoken)
+        turn = (said if by_user else told).turn(fact.misspoken)
         last = planned.turn if by_user else planned.turn - 1
         if turn is None or turn > last:
             who = "user" if by_user else "assistant"

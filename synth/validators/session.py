@@ -11,24 +11,21 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 
 from deltamem.memory import Event, Memory, Operation, apply, check, wordings
 from deltamem.sessions import LabelledSession, Split
 from deltamem.text import normalised
 from rewards.fidelity import folded
-from synth.records import KeywordOrigin
 from synth.tasks import RuleVerdict, RuleViolation
 from synth.validators.base import (
     Case,
     RuleSet,
+    heard,
     judge,
-    keyword_origins,
     memory_stems,
     occurs,
     rivals,
     stands_in,
-    utterances_of,
 )
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
@@ -132,25 +129,14 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
                 yield f"{label}: keyword {keyword!r} is not in its memory {operation.text!r}"
 
 
-@SINGLE.rule(
-    "Every keyword that has to be spoken is, in one wording: by the user, or by the assistant if the user confirms it."
-)
-def keywords_said(case: _Labelled) -> Iterator[str]:
-    session, stated = case.answer.session, case.answer.difficulty
-    said = either = utterances_of(
-        tuple(turn.content for turn in session.dialogue if turn.role == "user"), session.person_name
-    )
-    if stated and any(item.provenance == "assistant_confirmed" for item in stated.operations):
-        either = utterances_of(tuple(turn.content for turn in session.dialogue), session.person_name)
-    planned = stated.operations if stated else repeat(None)
-    for (label, operation, target), demands in zip(_operations(case), planned, strict=False):
-        before = target.text if demands and target and operation.event is Event.UPDATE else ""
-        origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")
-        heard = either if demands and demands.provenance == "assistant_confirmed" else said
-        for keyword, origin in zip(operation.keywords, origins, strict=True):
-            if origin is KeywordOrigin.SAID and heard.turn(keyword) is None:
-                who = "user never says" if heard is said else "two of them never say"
-                yield f"{label}: the {who} {keyword!r}"
+@SINGLE.rule("What is remembered can be told from what the user says, or the assistant with no 'no' of the user after it.")
+def supported(case: _Labelled) -> Iterator[str]:
+    session = case.answer.session
+    user = [turn.content for turn in session.dialogue if turn.role == "user"]
+    spoken = heard(user, [turn.content for turn in session.dialogue if turn.role != "user"], session.person_name)
+    for label, operation, target in _operations(case):
+        if missing := spoken.lacking(operation.text, operation.keywords, target.text if target else ""):
+            yield f"{label}: {operation.text!r} cannot be told from it; nobody says {', '.join(map(repr, missing))}"
 
 
 @SINGLE.rule("Where difficulty is stated, it is stated of each operation and agrees with the session.")

@@ -200,7 +200,7 @@ def _cases() -> dict[str, tuple[Task[Any], Any]]:
     known.append(KnownFact(text=TIMETABLE.text, keywords=TIMETABLE.keywords, track=TIMETABLE.track, subject="", updates=1))
     later = {"facts": known, "past": PAST[:1], "names": (NAME, "Omar Haddad", "Jun Park"), "slots": LIFE.slots[1:]}
     thread = {"thread": GROUPS[1].thread, "events": [PAST[index] for index in GROUPS[1].events], "known": (OMAR.text,)}
-    talk = {"turns": span(4, 8), "facts_per_turn": 2, "largest_gap": 1, "assistant_words": span(3, 60)}
+    talk = {"turns": span(4, 8), "facts_per_turn": 2, "assistant_words": span(3, 60)}
     talk |= {"verbatim": False}
     cases: list[tuple[Task[Any], Record]] = [
         (FixedTask(persona=seed, draft=fixed_draft), FIXED),

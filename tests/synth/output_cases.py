@@ -111,7 +111,7 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
         )
         for index, (happened, said) in enumerate(zip(events, facts, strict=True))
     )
-    rejection = {"unit": "dialogue", "rules": ("dialogue.user_first",), "reasons": (f"f1 is not said {text}",)}
+    rejection = {"unit": "dialogue", "rules": ("dialogue.supported",), "reasons": (f"f1 is not said {text}",)}
     calls = UnitUsage(units=3, attempts=3 + len(lost), rejected=len(lost), prompt_tokens=300, completion_tokens=200)
     return Person(
         persona=profile.persona,
@@ -122,8 +122,8 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
         evolutions=(Evolution(method=Method.EMOTIONAL, memories=(worry, pride)),),
         sessions=sessions,
         rejections=tuple(Rejection(where=str(index), **rejection) for index in lost),
-        checked={"dialogue.user_first": 3 + len(lost), "events.one_per_slot": 1},
-        violations={"dialogue.user_first": 2 * len(lost)} if lost else {},
+        checked={"dialogue.supported": 3 + len(lost), "events.one_per_slot": 1},
+        violations={"dialogue.supported": 2 * len(lost)} if lost else {},
         usage={"events": UnitUsage(units=1, attempts=1, prompt_tokens=100, completion_tokens=50), "dialogue": calls},
     )
 

@@ -52,11 +52,11 @@ def test_the_numbers_of_the_card_are_those_of_the_data_set(data_set):
     _, text = card(data_set)
     assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held out | 1 | 3 | 2 | 2 | 1 |" in text
     assert "| rejected | 1 | 1 | | | |" in text
-    assert r"| dialogue.user\_first | 10 | 2 | 1 | 1 |" in text
+    assert r"| dialogue.supported | 10 | 2 | 1 | 1 |" in text
     assert "13 units of work took 16 answers; 2 units were rejected." in text
     assert "The user says 100.0% of the keywords" in text
     [never] = re.findall(r"Never checked, because nothing in this data set asked for it: (.*)\.\n", text)
-    assert "`links.groups_disjoint`" in never and "`session.ids`" not in never and "`dialogue.user_first`" not in never
+    assert "`links.groups_disjoint`" in never and "`session.ids`" not in never and "`dialogue.supported`" not in never
 
 
 def test_operations_and_sessions_are_counted_by_cell_of_difficulty(tmp_path, data_set):

@@ -60,13 +60,13 @@ def test_numbered_parts_replace_are_added_and_are_taken_out() -> None:
 
 def test_rules_about_the_number_of_parts_ask_for_the_whole() -> None:
     assert not can_be_patched(Unit.FIXED, frozenset({"fixed.identity"}))
-    assert not can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.turn_count", "dialogue.keywords_said"}))
-    assert can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.keywords_said"}))
+    assert not can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.turn_count", "dialogue.supported"}))
+    assert can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.supported"}))
 
 
 TASK, GOOD = CASES["dialogue"]
-SILENT = edit(GOOD, {"turns.2.user": "And so the days go by.", "turns.3.assistant": "Evening light on the summer regatta?"})
-"""Leaves out a fact in turn 3, and lets the assistant be first with a keyword in turn 4."""
+SILENT = edit(GOOD, {"turns.2.user": "And so the days go by.", "turns.3.assistant": "Evening light, as f4 says."})
+"""Leaves out a fact in turn 3, and lets the assistant name an id in turn 4."""
 
 
 def turn(number: int, dialogue: Dialogue = GOOD) -> dict[str, Any]:
@@ -84,18 +84,18 @@ async def write(store: JsonLinesStore, *answers: str, repairs: int = 2) -> tuple
 
 async def test_only_the_wrong_turns_are_asked_for_and_the_whole_is_judged(store: JsonLinesStore) -> None:
     first = {violation.rule for violation in judge_answer(TASK, SILENT).violations}
-    assert {"dialogue.keywords_said", "dialogue.user_first"} <= first
+    assert {"dialogue.supported", "dialogue.plain_speech"} <= first
     written, requests = await write(store, SILENT.model_dump_json(), sent(turn(3)), sent(turn(4)))
     assert written.answer == GOOD
-    assert [set(rules) for rules in broken(written)] == [first, {"dialogue.user_first"}, set()]
+    assert [set(rules) for rules in broken(written)] == [first, {"dialogue.plain_speech"}, set()]
     for request, standing in zip(requests[1:], (SILENT, edit(GOOD, {"turns.3": SILENT.turns[3].model_dump()})), strict=True):
         assistant, user = request["messages"][2:]
         assert request["messages"][:2] == requests[0]["messages"]
         assert json.loads(assistant["content"]) == standing.model_dump(mode="json")
-        assert "- dialogue.user_first: turn 4" in user["content"] and "`turns`: each part that changes" in user["content"]
+        assert "- dialogue.plain_speech: turn 4" in user["content"] and "`turns`: each part that changes" in user["content"]
         assert request["response_format"]["json_schema"]["name"] == "dialogue_patch"
         assert request["response_format"]["json_schema"]["schema"] == record_schema(patch_type(Unit.DIALOGUE))
-    assert "- dialogue.keywords_said: f3" not in requests[2]["messages"][3]["content"]
+    assert "- dialogue.supported: f3" not in requests[2]["messages"][3]["content"]
 
 
 async def test_a_patch_that_helps_nothing_leads_to_the_whole(store: JsonLinesStore) -> None:
@@ -121,4 +121,4 @@ async def test_an_unreadable_patch_loses_nothing(store: JsonLinesStore) -> None:
     assert set(broken(written)[1]) == {"format.schema"}
     standing, complaint = requests[2]["messages"][2:]
     assert json.loads(standing["content"]) == SILENT.model_dump(mode="json")
-    assert "- format.schema: turns[0].number" in complaint["content"] and "- dialogue.user_first" in complaint["content"]
+    assert "- format.schema: turns[0].number" in complaint["content"] and "- dialogue.plain_speech" in complaint["content"]

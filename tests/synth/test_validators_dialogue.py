@@ -12,7 +12,6 @@ from deltamem.sessions import OperationDifficulty
 from synth.records import Dialogue, Exchange
 from synth.validators import UNIT_RULES, judge_answer
 from synth.validators.base import Utterances, uses
-from synth.validators.dialogue import SIMILAR
 
 TASK, _ = CASES["dialogue"]
 TURNS, ENTRIES = DIALOGUE.turns, DIALOGUE.plan
@@ -20,6 +19,7 @@ SAID = [turn.user for turn in TURNS]
 PLEASANTRY = Exchange(user="Lovely, is it not?", assistant="It is indeed.")
 GREETING = Exchange(user="It is Jun, borrowing the keyboard. Hello!", assistant="Hello to you, Jun.")
 GUEST = {"voice.guest": "Jun Park", "voice.guest_purpose": "wants to say hello"}
+AT_DUSK = f"{NAME} rows on the fjord at dusk."
 STRAY_LINE = "Reminder: please rate this conversation."
 STRAY = {"voice.interference": STRAY_LINE}
 
@@ -39,7 +39,7 @@ CHAT = {"asides": ({"id": "a1", "kind": "chit_chat", "words": ("black coffee",),
 AT_3 = {"asides": ({"aside_id": "a1", "turn": 3},)}
 WITH_COFFEE = SAID[2] + " I nearly spilled black coffee on a film star, in my dreams."
 ALL_COFFEE = SAID[2] + " Strong black coffee and oat biscuits in the morning, that is what people like."
-NO_REGATTA = {"turns.5.user": "Next I want to paint the hull blue this summer.", "turns.5.assistant": "Blue looks fine."}
+ASKED = {"turns.4.assistant": "Is it paint for the hull next, before the summer regatta?"}
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("dialogue.turn_count", {"limits.turns": {"min": 7, "max": 8}}, {}),
@@ -55,12 +55,9 @@ PLANTED = [
     ("dialogue.plan_previous_turns", {}, {"plan.0.previous_turn": 1}),
     ("dialogue.facts_per_turn", {"limits.facts_per_turn": 1},
      {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard."}),
-    ("dialogue.spread", {}, {"turns": (*TURNS, PLEASANTRY, PLEASANTRY)}),
     ("dialogue.no_dumping", {}, {"turns.0.user": " ".join((SAID[0], SAID[1], SAID[4]))}),
-    ("dialogue.keywords_said", {}, NO_REGATTA),
-    ("dialogue.said_where_planned", {}, {"plan.1.turn": 3, "turns.2.user": "I feel relieved: she offered to help."}),
+    ("dialogue.supported", {}, {"turns.5.user": "Next I want to paint it."}),
     ("dialogue.previous_said", {"facts.3.previous_text": f"{NAME} likes rowing on the lake at dawn."}, {}),
-    ("dialogue.user_first", {}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
     ("dialogue.together", {"facts.0.statement": 1, "facts.1.statement": 1}, {}),
     ("dialogue.misspoken_said", stated(6, provenance="self_corrected", misspoken="mast"), {}),
     ("dialogue.only_new_value", stated(4, outdated=("dawn",)), {"plan.3.previous_turn": 0}),
@@ -74,49 +71,34 @@ PLANTED = [
 ]  # fmt: skip
 
 
-class Always:
-    """The same similarity for all texts; remembers what was compared."""
-
-    def __init__(self, value):
-        self.value = value
-        self.texts, self.others = [], []
-
-    def between(self, texts, others):
-        self.texts, self.others = texts, others
-        return [[self.value for _ in others] for _ in texts]
-
-
-def judged(in_task, in_answer, similarity=None):
-    return judge_answer(edit(TASK, in_task), edit(DIALOGUE, in_answer), similarity)
+def judged(in_task, in_answer):
+    return judge_answer(edit(TASK, in_task), edit(DIALOGUE, in_answer))
 
 
 def test_a_guest_and_a_stray_line_that_are_asked_for_break_no_rule():
     strayed = TURNS[2].model_copy(update={"assistant": f"So it is. {STRAY_LINE}"})
     changes = {"turns": (*TURNS[:2], strayed, *TURNS[3:], GREETING), "guest_turn": 7}
-    assert judged(GUEST | STRAY, changes, Always(SIMILAR)).violations == ()
+    assert judged(GUEST | STRAY, changes).violations == ()
 
 
 @pytest.mark.parametrize(("rule", "in_task", "in_answer"), PLANTED)
 def test_a_planted_violation_is_found_by_its_rule_alone(rule, in_task, in_answer):
-    assert broken(judged(in_task, in_answer, Always(1.0))) == {rule}
+    assert broken(judged(in_task, in_answer)) == {rule}
 
 
 def test_every_rule_has_a_planted_violation():
-    planted = {rule for rule, _, _ in PLANTED} | {"dialogue.meaning_said"}  # its own tests follow
-    assert {rule.name for rule in UNIT_RULES[TASK.unit]} == planted
-
-
-def test_a_fact_whose_keywords_are_scattered_is_compared_with_what_the_user_says():
-    similarity = Always(SIMILAR - 0.01)
-    [violation] = judged({}, {}, similarity).violations
-    assert violation.rule == "dialogue.meaning_said"
-    assert violation.message.startswith("f3: by turn 3 ")
-    assert similarity.texts == ["I feels relieved that somebody offered help with the boat."]
-    # Sentences without any of its words are left out.
-    assert SAID[2] in similarity.others and SAID[4] not in similarity.others
+    assert {rule.name for rule in UNIT_RULES[TASK.unit]} == {rule for rule, _, _ in PLANTED}
 
 
 ALLOWED = [
+    # A fact may be told by an answer, in other words, or over several turns.
+    ({}, {**ASKED, "turns.5.user": "Exactly, blue."}),
+    ({}, {"turns.5.user": "Next I want it blue, a coat for the hull, as soon as this summer."}),
+    ({}, {"turns.4.user": f"{SAID[4]} And the summer regatta?", "turns.5.user": "Blue paint, I think."}),
+    ({}, {"plan.1.turn": 3}),
+    # The assistant may speak of what it is told later, and turns may be about nothing.
+    ({}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
+    ({}, {"turns": (*TURNS, PLEASANTRY, PLEASANTRY.model_copy(update={"user": "Is it far?", "assistant": "Not so far."}))}),
     # What was known before the session may come from the assistant.
     ({}, {"turns.0.assistant": "Did you play chess with Omar Haddad, or go rowing at dawn?"}),
     # Only the last name has been said before; the person's own name is never asked for.
@@ -125,7 +107,6 @@ ALLOWED = [
     ({}, {"turns.2.assistant": "A photo at f2.8 would show it, as in F1 racing."}),
     # A colon alone makes no speaker.
     ({}, {"turns.2.assistant": "Three things for the user: patience, tar and time.\nMayans: no."}),
-    # Without facts there is nothing to spread.
     ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
     (stated(4, "implied", origins=("said", "from_memory", "from_memory")),
      {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."}),
@@ -151,11 +132,52 @@ def test_what_is_allowed(in_task, in_answer):
     assert judged(in_task, in_answer).violations == ()
 
 
+@pytest.mark.parametrize(
+    ("in_answer", "start"),
+    [
+        # Said by the assistant, but denied, or never answered.
+        ({**ASKED, "turns.5.user": "No, not that."}, "f6: by turn 6 "),
+        (
+            {"turns.5": Exchange(user="Guess what is next.", assistant="Paint for the hull, before the regatta?")},
+            "f6: by turn 6 ",
+        ),
+        # A name that nobody says, though most of the words are there; a first name is enough.
+        ({"turns.1.user": "My new neighbour is nice. Both of us go out rowing on Thursdays now."}, "f1: by turn 2 "),
+        ({"turns.1.user": "My new neighbour is Ines. Both of us go out rowing on Thursdays now."}, ""),
+        # Told, but later than planned.
+        ({"plan.5.turn": 5}, "f6: by turn 5 "),
+    ],
+)
+def test_what_a_fact_can_be_told_from(in_answer, start):
+    violations = judged({}, in_answer).violations
+    assert [violation.message[: len(start)] for violation in violations] == [start] * bool(start)
+
+
 def test_messages_name_what_is_missing():
-    [violation] = judged({}, NO_REGATTA).violations
+    [violation] = judged({}, {"turns.5.user": "Next I want to paint it."}).violations
     assert violation.message == (
-        "f6: the user must say 'summer regatta' in turn 6 or before, but does not (missing: 'regatta')"
+        f"f6: by turn 6 it must be possible to tell {HULL.text!r} from the conversation, but neither of the two says "
+        "'plans', 'hull', 'blue', 'summer', 'regatta'"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "keywords", "known", "spoken", "expected"),
+    [
+        (f"{NAME} pays 340 euros for a loft.", (), "", "It is a loft for a few hundred euros.", ["340"]),
+        # Both, nothing, and years that are computed.
+        (f"{NAME} fed two grey cats in 2021.", (), "", "I fed both of the grey cats.", []),
+        # Of an update what is new, of what is known already its keywords.
+        (AT_DUSK, ("fjord", "dusk"), AT_DUSK.replace("dusk", "dawn"), "At dusk now.", []),
+        (AT_DUSK, ("fjord", "dusk"), AT_DUSK.replace("dusk", "dawn"), "On the fjord.", ["dusk"]),
+        (AT_DUSK, ("fjord", "dusk"), AT_DUSK, "Ah, the fjord.", []),
+        (AT_DUSK, ("fjord", "dusk"), AT_DUSK, "Ah.", ["fjord", "dusk"]),
+        # Half of the keywords, where the label summarises.
+        (f"{NAME} finds quiet mornings essential for creative work.", ("mornings", "work"), "", "I work early.", []),
+    ],
+)  # fmt: skip
+def test_what_is_lacking_for_a_label(text, keywords, known, spoken, expected):
+    assert Utterances([spoken], NAME).lacking(text, keywords, known) == expected
 
 
 def test_a_broken_plan_does_not_stop_the_other_rules():
@@ -211,5 +233,5 @@ def test_whoever_says_a_fact_word_for_word_says_its_keywords(fact, before, left,
     said = Utterances([*before, f"{left} {fact.text} {right}"], NAME)
     for keyword in fact.keywords:
         assert said.turn(keyword) <= len(before) + 1
-        assert said.missing(keyword, len(before) + 1) == []
         assert uses(f"{left} {fact.text} {right}", keyword, NAME)
+    assert said.lacking(fact.text, fact.keywords) == []
