@@ -20,7 +20,6 @@ from synth.tasks import RuleVerdict, RuleViolation
 from synth.validators.base import (
     Case,
     RuleSet,
-    heard,
     judge,
     memory_stems,
     occurs,
@@ -127,16 +126,6 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
         for keyword in operation.keywords:
             if not occurs(keyword, operation.text):
                 yield f"{label}: keyword {keyword!r} is not in its memory {operation.text!r}"
-
-
-@SINGLE.rule("What is remembered can be told from what the user says, or the assistant with no 'no' of the user after it.")
-def supported(case: _Labelled) -> Iterator[str]:
-    session = case.answer.session
-    user = [turn.content for turn in session.dialogue if turn.role == "user"]
-    spoken = heard(user, [turn.content for turn in session.dialogue if turn.role != "user"], session.person_name)
-    for label, operation, target in _operations(case):
-        if missing := spoken.lacking(operation.text, operation.keywords, target.text if target else ""):
-            yield f"{label}: {operation.text!r} cannot be told from it; nobody says {', '.join(map(repr, missing))}"
 
 
 @SINGLE.rule("Where difficulty is stated, it is stated of each operation and agrees with the session.")

@@ -245,9 +245,9 @@ UPDATE = Operation(Event.UPDATE, DUSK.text, "m1", DUSK.keywords)
 NONE = Operation(Event.NONE, OMAR.text, "m2", OMAR.keywords)
 
 
-def labelled(*operations: Operation, said: str = "", prior: MemoryState = PRIOR) -> LabelledSession:
+def labelled(*operations: Operation, prior: MemoryState = PRIOR) -> LabelledSession:
     """A session whose user says all keywords, and whose next state is right if the operations can be applied."""
-    words = said or " ".join(["So:", *(word for operation in operations for word in operation.keywords)])
+    words = " ".join(["So:", *(word for operation in operations for word in operation.keywords)])
     session = Session("p000001", NAME, TIME, (Turn("user", words), Turn("assistant", "I see.")))
     return LabelledSession(session, 0, "train", prior, operations, apply(prior, operations, TIME))
 

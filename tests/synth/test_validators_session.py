@@ -30,15 +30,12 @@ def with_prior(*memories):
 
 SAME = Operation(Event.UPDATE, ROWING.text, "m1", ROWING.keywords)
 
-HEARD = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
 PLAIN = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
 
 
-def stated(session, provenance="said"):
+def stated(session):
     """The session with the difficulty of operations that nothing resembles."""
-    operations = tuple(
-        replace(PLAIN, provenance=provenance, chain=int(operation.event is Event.UPDATE)) for operation in session.operations
-    )
+    operations = tuple(replace(PLAIN, chain=int(operation.event is Event.UPDATE)) for operation in session.operations)
     return replace(session, difficulty=Difficulty(operations, 0.0, len(session.prior_state)))
 
 
@@ -51,9 +48,8 @@ PLANTED = [
     ("one_operation_a_memory", "m1", labelled(UPDATE, replace(SAME, event=Event.NONE))),
     ("additions_new", "m2", labelled(Operation(Event.ADD, OMAR.text, None, OMAR.keywords))),
     ("names_person", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
-    ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()), said=ADD.text)),
+    ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()))),
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
-    ("supported", "nobody says 'plans', 'hull', 'blue', 'before', 'summer'", labelled(ADD, said="I paint.")),
     ("difficulty_agrees", "of 1 operations", replace(CLEAN, difficulty=Difficulty((PLAIN,), 0.0, 3))),
     ("update_new_keyword", "all of its keywords", stated(labelled(replace(UPDATE, keywords=("rowing", "fjord", "dawn"))))),
     ("outdated_gone", "'dusk'", labelled(replace(UPDATE, outdated=("dusk",)))),
@@ -68,7 +64,6 @@ def test_clean_sessions_have_no_violations():
     assert judge_session(QUIET).violations == ()
     assert judge_session(stated(CLEAN)).violations == ()
     assert judge_session(stated(QUIET)).violations == ()
-    assert judge_session(stated(with_session(labelled(ADD), dialogue=HEARD), "assistant_confirmed")).violations == ()
 
 
 @pytest.mark.parametrize(("rule", "part", "session"), PLANTED)
