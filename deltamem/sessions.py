@@ -21,7 +21,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     field_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
@@ -165,7 +165,7 @@ class _MemoryRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class KeywordSchema:
-    """How a `Keyword` is read and written: a text, or a list of alternatives, of which one alone is the same as the text.
+    """How a `Keyword` is read and written: a text, or a list of 1 to 20 alternatives, of which one alone is the text.
 
     To annotate a field of a record with, since a union of types would name its members in the place of every error. The
     JSON schema is that of a text, so a language model is not asked for alternatives.
@@ -174,19 +174,16 @@ class KeywordSchema:
     wording: Any = str  # Type of each wording
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(
-            _keyword, handler.generate_schema(self.wording), serialization=core_schema.simple_ser_schema("any")
-        )
+        wording = handler.generate_schema(self.wording)
+        several = SchemaValidator(core_schema.tuple_variable_schema(wording, min_length=1, max_length=20))
 
+        def read(value: Any, one: ValidatorFunctionWrapHandler) -> Any:
+            if not isinstance(value, list | tuple):
+                return one(value)
+            found = tuple(dict.fromkeys(several.validate_python(value)))
+            return found if len(found) > 1 else found[0]
 
-def _keyword(value: Any, read: ValidatorFunctionWrapHandler) -> Keyword:
-    if not isinstance(value, list | tuple):
-        wording: str = read(value)
-        return wording
-    found = tuple(dict.fromkeys(map(read, value)))
-    if not found:
-        raise PydanticCustomError("keyword", "a keyword must have a wording, but is an empty list")
-    return found if len(found) > 1 else found[0]
+        return core_schema.no_info_wrap_validator_function(read, wording, serialization=core_schema.simple_ser_schema("any"))
 
 
 class _OperationRecord(_Record):

@@ -18,7 +18,7 @@ from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
 from eval.html import render_page, write_page
 from eval.probes import cell_rows, not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
-from rewards.fidelity import folded
+from rewards.fidelity import folded, folded_keyword, found_in
 
 Record = Mapping[str, Any]
 
@@ -206,11 +206,13 @@ def _target(operation: Record, record: Record) -> dict[str, Any]:
     pairs = record["score"]["transition"]["pairs"] if operation["event"] != Event.NONE else ()
     matched = (pair["predicted"]["text"] for pair in pairs if (pair["target"]["id"], pair["target"]["text"]) == entry)
     written = next(matched, None)
-    keywords = {text: folded(text) in folded(written or "") for text in operation["keywords"]}
+    # Read from JSON, alternatives are a list.
+    keywords = [(keyword,) if isinstance(keyword, str) else tuple(keyword) for keyword in operation["keywords"]]
+    found = {keyword: found_in(folded_keyword(keyword), folded(written or "")) for keyword in keywords}
     return {
         "operation": operation,
-        "pieces": _pieces(operation["text"], keywords),
-        "keywords": [{"text": text, "found": found} for text, found in keywords.items()],
+        "pieces": _pieces(operation["text"], {wording: found[keyword] for keyword in keywords for wording in keyword}),
+        "keywords": [{"text": " / ".join(keyword), "found": is_found} for keyword, is_found in found.items()],
         "remark": _remark(operation, record) if written is None else "",
     }
 
@@ -226,7 +228,7 @@ def _remark(operation: Record, record: Record) -> str:
 
 
 def _pieces(text: str, keywords: Mapping[str, bool]) -> list[dict[str, Any]]:
-    """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win.
+    """Split a text at the wordings of its keywords, whatever their case and kind of whitespace; longer ones win.
 
     Returns:
         Each stretch of the text; of a keyword, whether the matched prediction contains it, else None.

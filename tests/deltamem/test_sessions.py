@@ -106,10 +106,10 @@ def test_a_keyword_is_a_text_or_a_list_of_alternatives_of_which_one_is_the_text(
 @pytest.mark.parametrize(
     ("keyword", "message"),
     [
-        ([], "operations.0.keywords.1: a keyword must have a wording, but is an empty list"),
-        (["a", 3], "operations.0.keywords.1: Input should be a valid string"),
+        ([], "operations.0.keywords.1: Tuple should have at least 1 item after validation, not 0"),
+        (["a", 3], "operations.0.keywords.1.1: Input should be a valid string"),
         (None, "operations.0.keywords.1: Input should be a valid string"),
-        ([["a"]], "operations.0.keywords.1: Input should be a valid string"),
+        ([["a"]], "operations.0.keywords.1.0: Input should be a valid string"),
     ],
 )
 def test_what_is_no_keyword_is_named(keyword: object, message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from offline_people import shape
 
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply, wordings
 from deltamem.sessions import LabelledSession, Session, Turn
 from synth.config import Range, Shape
 from synth.records import (
@@ -247,7 +247,7 @@ NONE = Operation(Event.NONE, OMAR.text, "m2", OMAR.keywords)
 
 def labelled(*operations: Operation, prior: MemoryState = PRIOR) -> LabelledSession:
     """A session whose user says all keywords, and whose next state is right if the operations can be applied."""
-    words = " ".join(["So:", *(word for operation in operations for word in operation.keywords)])
+    words = " ".join(["So:", *(word for operation in operations for word in wordings(operation.keywords))])
     session = Session("p000001", NAME, TIME, (Turn("user", words), Turn("assistant", "I see.")))
     return LabelledSession(session, 0, "train", prior, operations, apply(prior, operations, TIME))
 

@@ -11,7 +11,7 @@ import pytest
 from handmade import edit, span
 from offline_people import Recorder, life, shape
 
-from deltamem.memory import Event
+from deltamem.memory import Event, wordings
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.demands import is_newcomer, plan_asides, plan_facts
@@ -173,6 +173,7 @@ def test_asides_leave_the_session_and_whole_memories_alone():
     held = {f"Ana owns the {thing} of Leo.": (thing, "Leo") for thing in ("kite", "boat", "drum", "harp", "lamp")}
     held["Ana naps."] = ("naps",)
     held["Ana jogs in water with Leo on Mondays."] = ("jogs in water", "Leo", "Mondays")
+    held["Ana owns the flute of Leo."] = (("pipe", "flute"), "Leo")
     for seed in range(60):
         asides = plan_asides(random.Random(seed), PLAN, "Ana", (), held, idle=False)
         assert len(asides) in PLAN.asides
@@ -181,7 +182,7 @@ def test_asides_leave_the_session_and_whole_memories_alone():
             if aside.kind is AsideKind.CUE:
                 assert aside.memory == "" and len(aside.words) == 1
             else:
-                assert set(aside.words) < set(held[aside.memory])
+                assert set(aside.words) < set(wordings(held[aside.memory])) - {"pipe"}, "the memory's own wording is said"
                 # A word more, said by chance, and the memory is still not told.
                 stems = content_stems(aside.memory) - content_stems("Ana")
                 assert 2 * len(content_stems(" ".join(aside.words))) <= len(stems)

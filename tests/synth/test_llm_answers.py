@@ -10,8 +10,8 @@ from handmade import EVENTS, edit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer
-from synth.records import Dialogue, EventGroup, LifeEvent, PlannedFact, StateDelta
+from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer, record_schema
+from synth.records import Dialogue, EventGroup, Fact, LifeEvent, PlannedFact, StateDelta
 from synth.tasks import Events, Links, Unit
 
 LINKS = Links(
@@ -143,6 +143,17 @@ def test_what_is_too_long_can_be_read_and_is_named() -> None:
     ]
     first, second = read.answer.events
     assert first == LifeEvent(**EVENT) and second.title == "x" * 80 and second.follow_ups == ("a" * 400, "b", "c", "d")
+
+
+def test_a_model_is_asked_for_plain_keywords_but_alternatives_can_be_read_and_cut() -> None:
+    asked = record_schema(Fact)["properties"]["keywords"]
+    assert asked == {"type": "array", "maxItems": 6, "items": {"type": "string", "maxLength": 80}}
+    read = read_answer(json.dumps({"text": "Jo Lind has tea.", "keywords": [["tea"], ["has", "x" * 90], "y" * 81]}), Fact)
+    assert [message for _, message in read.violations] == [
+        "keywords[1][1] must have at most 80 characters, but has 90",
+        "keywords[2] must have at most 80 characters, but has 81",
+    ]
+    assert read.answer.keywords == ("tea", ("has", "x" * 80), "y" * 80)
 
 
 PLAN = {"fact_id": "f1", "turn": 2, "previous_turn": 0}

@@ -262,6 +262,8 @@ ALLOWED = [
     ("events", {}, told(1, "likes strong black coffee in the morning, without the oat biscuits.",
                         "black coffee", "morning", "without")),
     ("events", {"limits.subjects": False}, {f"events.{index}.changes.0.subject": "" for index in range(4)}),
+    # Of alternatives one has to stand in the text, and one is enough to keep.
+    ("initial", {}, {"facts.6.keywords": ("grew up", ("hamlet", "village"), "Bergen")}),
     # Days do not make siblings differ.
     ("filling", plans(SIBLING, SIBLING, more=1), {
         "facts.0": fact("meets Omar Haddad at the old pier, from 3 May 2026 on.", "old pier", "Omar Haddad", "3 May 2026"),
@@ -286,6 +288,16 @@ def test_what_is_allowed(unit, in_task, in_answer):
             "initial",
             {"facts.6.keywords": ("grew up", "town", "Bergen")},
             f"fact 7: keyword 'town' must occur word for word in '{NAME} grew up in a village near Bergen.'",
+        ),
+        (
+            "initial",
+            {"facts.6.keywords": ("grew up", ("town", "city"), "Bergen")},
+            f"fact 7: keyword ('town', 'city') must occur word for word in '{NAME} grew up in a village near Bergen.'",
+        ),
+        (
+            "initial",
+            {"facts.6.keywords": ("grew up", ("Bergen", "Norway"), "bergen")},
+            "fact 7: keyword 'bergen' must be given once only",
         ),
         (
             "evolution",

@@ -91,6 +91,8 @@ def test_every_rule_has_a_planted_violation():
 
 
 ALLOWED = [
+    # Of alternatives one is said.
+    ({"facts.5.keywords": ("hull", ("boat race", "summer regatta"))}, {}),
     # A fact may be told by an answer, in other words, or over several turns.
     ({}, {**ASKED, "turns.5.user": "Exactly, blue."}),
     ({}, {"turns.5.user": "Next I want it blue, a coat for the hull, as soon as this summer."}),
@@ -203,6 +205,9 @@ def test_a_broken_plan_does_not_stop_the_other_rules():
         ("茶", ["我喜欢喝茶。"], 1),
         (f"{NAME}'s boat", ["My boat leaks."], 1),
         (NAME, ["Nothing."], 1),
+        (("art", "C++", "physical therapy"), ["We had a party.", "It got physical.", "So I need therapies."], 3),
+        (("therapies", "physical"), ["It got physical.", "So I need therapies."], 1),
+        (("art", "C++"), ["We had a party."], None),
     ],
 )
 def test_when_a_keyword_is_said(keyword, texts, turn):
@@ -219,6 +224,8 @@ def test_when_a_keyword_is_said(keyword, texts, turn):
         ("Nothing at all.", NAME, False),
         ("One way would be to write.", "one in May", False),
         ("You present one in May, then.", "one in May", True),
+        ("A party!", ("art", "parties"), True),
+        ("A party!", ("art", "artist"), False),
     ],
 )
 def test_when_a_text_uses_a_keyword(text, keyword, expected):

@@ -50,8 +50,16 @@ PLANTED = [
     ("names_person", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
     ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()))),
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
+    ("has_keywords", "an empty one", labelled(replace(ADD, keywords=("hull", ("summer regatta", " "))))),
+    ("keywords_occur", "keyword ('mast', 'sail')", labelled(UPDATE, replace(ADD, keywords=("hull", ("mast", "sail"))))),
     ("difficulty_agrees", "of 1 operations", replace(CLEAN, difficulty=Difficulty((PLAIN,), 0.0, 3))),
     ("update_new_keyword", "all of its keywords", stated(labelled(replace(UPDATE, keywords=("rowing", "fjord", "dawn"))))),
+    # One of the alternatives of each stands in the old text.
+    (
+        "update_new_keyword",
+        "all of its keywords",
+        stated(labelled(replace(UPDATE, keywords=("rowing", ("fjord", "dusk"))))),
+    ),
     ("outdated_gone", "'dusk'", labelled(replace(UPDATE, outdated=("dusk",)))),
     ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
     ("none_repeats", "m2", labelled(replace(NONE, text=f"{NAME} plays chess with Omar Haddad on Sundays."))),
@@ -64,6 +72,8 @@ def test_clean_sessions_have_no_violations():
     assert judge_session(QUIET).violations == ()
     assert judge_session(stated(CLEAN)).violations == ()
     assert judge_session(stated(QUIET)).violations == ()
+    either = replace(ADD, keywords=("hull", ("boat race", "summer regatta")))
+    assert judge_session(stated(labelled(either))).violations == ()
 
 
 @pytest.mark.parametrize(("rule", "part", "session"), PLANTED)
