@@ -466,12 +466,8 @@ def heard(user: Sequence[str], assistant: Sequence[str], name: str) -> Utterance
     return utterances_of(tuple(turns), name)
 
 
-def uses(text: str, keyword: Keyword, name: str) -> bool:
+def uses(text: str, keyword: str, name: str) -> bool:
     """Whether a text has a keyword word for word, or the stems of its content words one after the other."""
-    return any(_uses(text, wording, name) for wording in alternatives(keyword))
-
-
-def _uses(text: str, keyword: str, name: str) -> bool:
     spoken, known = utterance(text), utterance(name).stems
     wanted = tuple(found for found in utterance(keyword).sequence if found not in known)
     if not spoken.stems.issuperset(wanted):

@@ -205,9 +205,6 @@ def test_a_broken_plan_does_not_stop_the_other_rules():
         ("茶", ["我喜欢喝茶。"], 1),
         (f"{NAME}'s boat", ["My boat leaks."], 1),
         (NAME, ["Nothing."], 1),
-        (("art", "C++", "physical therapy"), ["We had a party.", "It got physical.", "So I need therapies."], 3),
-        (("therapies", "physical"), ["It got physical.", "So I need therapies."], 1),
-        (("art", "C++"), ["We had a party."], None),
     ],
 )
 def test_when_a_keyword_is_said(keyword, texts, turn):
@@ -224,8 +221,6 @@ def test_when_a_keyword_is_said(keyword, texts, turn):
         ("Nothing at all.", NAME, False),
         ("One way would be to write.", "one in May", False),
         ("You present one in May, then.", "one in May", True),
-        ("A party!", ("art", "parties"), True),
-        ("A party!", ("art", "artist"), False),
     ],
 )
 def test_when_a_text_uses_a_keyword(text, keyword, expected):
