@@ -176,6 +176,8 @@ def test_messages_name_what_is_missing():
         (AT_DUSK, ("fjord", "dusk"), AT_DUSK, "Ah.", ["fjord", "dusk"]),
         # Half of the keywords, where the label summarises.
         (f"{NAME} finds quiet mornings essential for creative work.", ("mornings", "work"), "", "I work early.", []),
+        # Alternatives need not be the words of the label, and one of them will do.
+        (f"{NAME} felt let down.", (("let down", "disappointed"),), "", "I was so disappointed.", []),
     ],
 )  # fmt: skip
 def test_what_is_lacking_for_a_label(text, keywords, known, spoken, expected):
