@@ -186,6 +186,10 @@ def _lines(texts: tuple[str, ...]) -> Lines:
     return Lines(texts)
 
 
+_BEGINNING = re.compile(r"(?:^|[.!?]['\"]? )\0.")
+"""A slot at the beginning of a sentence; its value is lower case in the list, as in ``{ahead}, if it stays dry``."""
+
+
 def draw(rng: random.Random, texts: Sequence[str], values: Mapping[str, str]) -> str:
     """One of some texts, with one of its alternatives each, slots filled."""
 
@@ -193,12 +197,13 @@ def draw(rng: random.Random, texts: Sequence[str], values: Mapping[str, str]) ->
         if node.kind == "text":
             return node.text
         if node.kind == "slot":
-            return values[node.text]
+            return "\0" + values[node.text]
         if node.kind == "choice":
             return written(node.parts[int(rng.random() * len(node.parts))])
         return "".join(map(written, node.parts))
 
-    return _readable(written(_lines(tuple(texts)).draw(rng)))
+    text = _BEGINNING.sub(lambda found: found[0].upper(), written(_lines(tuple(texts)).draw(rng)))
+    return _readable(text.replace("\0", ""))
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

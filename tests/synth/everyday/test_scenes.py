@@ -135,3 +135,9 @@ def test_articles_fit_what_they_stand_before() -> None:
 def test_a_key_is_satisfied_by_one_of_its_alternatives() -> None:
     assert satisfied(["lake", ("weekly", "every week")], "At the Lake every week")
     assert not satisfied(["lake", ("weekly", "daily")], "At the lake every week")
+
+
+def test_a_slot_at_the_beginning_of_a_sentence_has_a_capital() -> None:
+    values = {"ahead": "this Friday", "drink": "iced tea"}
+    text = draw(random.Random(1), ["{ahead}, then. {drink}? No: {drink}."], values)
+    assert text == "This Friday, then. Iced tea? No: iced tea."
