@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 
 from deltamem.config import run_plain
+from deltamem.memory import alternatives
 from deltamem.text import content_stems
 from synth.everyday.cast import Cast
 from synth.everyday.scenes import FOLDER, Fact, Later, Scene, SceneFile, Telling, draw, filled, satisfied, value_lists
@@ -63,7 +64,7 @@ def _later(later: Later, labels: Mapping[str, str], values: Mapping[str, str], r
         if name in later.change and not later.after:
             if label == before:
                 yield f"{place}.{name}: the changed fact is the fact as it was"
-            keys = [[filled(one, values) for one in ((key,) if isinstance(key, str) else key)] for key in fact.keys]
+            keys = [tuple(filled(one, values) for one in alternatives(key)) for key in fact.keys]
             if before and all(satisfied([key], before) for key in keys):
                 yield f"{place}.{name}: one key at least must be new, but all of them are in {before!r}"
             for word in fact.old:
@@ -83,7 +84,7 @@ def _fact(name: str, fact: Fact, label: str, values: Mapping[str, str]) -> Itera
         yield f"{name}: a memory has {_LABEL_WORDS.start} to {_LABEL_WORDS.stop - 1} words: {label!r}"
     if word := _FIRST_PERSON.search(label):
         yield f"{name}: a memory is in the third person, without {word[0]!r}: {label!r}"
-    keys = [tuple(filled(one, values) for one in ((key,) if isinstance(key, str) else key)) for key in fact.keys]
+    keys = [tuple(filled(one, values) for one in alternatives(key)) for key in fact.keys]
     for key in keys:
         if not satisfied([key], label):
             yield f"{name}: none of {key} is in {label!r}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache
 
-from deltamem.memory import Event
+from deltamem.memory import Event, Keyword
 from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
 from deltamem.text import content_stems
 from synth.config import Everyday
@@ -47,7 +47,7 @@ class HeldFact:
     """A fact as it is remembered now."""
 
     text: str
-    keys: tuple[str | tuple[str, ...], ...]
+    keys: tuple[Keyword, ...]
     recall: str
     kind: FactKind
     since: int  # The session that wrote it, -1 before the first

@@ -17,6 +17,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltamem.config import StrictModel
+from deltamem.memory import Keyword, wordings
+from rewards.fidelity import folded, folded_keyword, found_in
 from synth.offline.grammar import Lines, Node, Sentences, parse, walk, with_article
 from synth.pools import load
 from synth.records import FactKind
@@ -35,7 +37,7 @@ class Fact(StrictModel):
     kind: FactKind
     label: Annotated[Sentences, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
     """The memory, in the third person: ``{name} adopted a dog called {pet}.``"""
-    keys: Annotated[tuple[str | tuple[str, ...], ...], Field(min_length=1, max_length=4)]
+    keys: Annotated[tuple[Keyword, ...], Field(min_length=1, max_length=4)]
     """What a faithful memory contains; of alternatives any one."""
     recall: str = ""
     """The fact as somebody else reminds the person of it, after "you said that": ``you adopted a dog called {pet}``."""
@@ -118,7 +120,7 @@ class Scene(StrictModel):
         facts = [*self.facts.values(), *(fact for one in self.later for fact in (*one.change.values(), *one.add.values()))]
         for fact in facts:
             yield from fact.label
-            yield from (one for key in fact.keys for one in ((key,) if isinstance(key, str) else key))
+            yield from wordings(fact.keys)
             yield from (fact.recall, *fact.old)
         for telling in (*self.tell, *(telling for one in self.later for telling in one.tell)):
             yield from telling.turns
@@ -219,7 +221,6 @@ def _readable(text: str) -> str:
     return with_article(_DOUBLED.sub("", " ".join(text.split())))
 
 
-def satisfied(keys: Iterable[str | Sequence[str]], text: str) -> bool:
-    """Whether a text has each key, in one of its alternatives."""
-    folded = text.casefold()
-    return all(any(one.casefold() in folded for one in ((key,) if isinstance(key, str) else key)) for key in keys)
+def satisfied(keys: Iterable[Keyword], text: str) -> bool:
+    """Whether a text has each key, in one of its alternatives, as the reward sees it."""
+    return all(found_in(folded_keyword(key), folded(text)) for key in keys)
