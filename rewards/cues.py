@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,13 @@ class EventWords:
             else LogisticRegression(class_weight="balanced", solver="liblinear", random_state=0).fit(vectors, column)
             for column in held.T
         ]
+
+    @classmethod
+    def of(cls, sessions: Iterable[LabelledSession]) -> Self:
+        """Fit them to the user's sentences in some sessions."""
+        said = [(labelled, user_sentences(labelled)) for labelled in sessions]
+        held = [flags(item.operations, places(item, texts), len(texts)) for item, texts in said]
+        return cls([text for _, texts in said for text in texts], stacked(held))
 
     def chances(self, texts: Sequence[str]) -> Chances:
         """How likely each text holds an operation of each kind: shape ``(len(texts), 3)``, columns as in `EVENTS`."""

@@ -22,11 +22,8 @@ from rewards.cues import (
     EventWords,
     Ranking,
     boilerplate,
-    flags,
-    places,
     ranked_by_vectors,
     ranked_by_words,
-    stacked,
     user_sentences,
 )
 from rewards.diagnostics import count, rates, total_counts
@@ -50,9 +47,7 @@ class Surface:
         """Learn from sessions of people to train on, which takes seconds; without any, nothing is known or expected."""
         self.by_vectors = by_vectors
         self._boilerplate = boilerplate(train)
-        said = [(labelled, user_sentences(labelled)) for labelled in train]
-        held = [flags(item.operations, places(item, texts), len(texts)) for item, texts in said]
-        self._words = EventWords([text for _, texts in said for text in texts], stacked(held))
+        self._words = EventWords.of(train)
 
     def new_sentences(self, labelled: LabelledSession) -> list[str]:
         """The user's sentences that are not known to recur between people."""

@@ -50,6 +50,7 @@ class TransferConfig(BenchmarkConfig):
     threshold: Annotated[float, Field(gt=0, lt=1)]
     update_k: PositiveInt
     draws: PositiveInt
+    bag_of_words: Path | None
     cache_by_served: bool
 
     def check(self) -> None:
@@ -62,6 +63,10 @@ class TransferConfig(BenchmarkConfig):
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data."""
         return super().run_config() | self.model_dump(mode="json", include={"sessions", "update_k"})
+
+    def reported(self) -> dict[str, Any]:
+        """The settings as the summary has them."""
+        return super().reported() | {"bag_of_words": self.bag_of_words and self.bag_of_words.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 Every measure is a ratio of sums, so each session gives a numerator and a denominator by name: `Counts`. Two texts are about
 the same if the cosine of their embeddings reaches the threshold. Recall alone flatters whoever copies everything, so what a
-system found stands beside as many sentences of the owner: the first ones, and random ones. Texts are compared without the
-owner's name: a name that two texts share makes them near whatever they say, and people do not name themselves.
+system found stands beside as many sentences of the owner: the first ones, random ones, and those that a bag of words picks; and
+beside the first ones of as many tokens. Texts are compared without the owner's name: a name that two texts share makes them
+near whatever they say, and people do not name themselves.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from deltamem.embedding import Embedder
+from deltamem.memory import Event
 from deltamem.text import content_stems
 from eval.answer import ContextBlock, cut_to_budget
 from eval.evidence import EvidenceFinder
 from eval.systems.base import DialogueSession, Passage, WithTime
+from eval.tokens import ESTIMATED
 from eval.transfer.data import PointUpdate, TransferQuestion, TransferSession
-from rewards.cues import sentences
+from rewards.cues import EVENTS, EventWords, sentences
 
 Counts = dict[str, tuple[float, float]]
 Cosines = npt.NDArray[np.floating]
@@ -84,6 +87,7 @@ class Ruler:
     threshold: float
     draws: int  # Of random sentences
     seed: int
+    words: EventWords | None = None  # Of the sessions that a bag of words learned from, if there is to be one
 
     def session(
         self, session: TransferSession, owner: str, memories: Sequence[str] | None, elsewhere: Sequence[str] = ()
@@ -109,6 +113,13 @@ class Ruler:
         drawn = (generator.sample(range(len(copied)), min(k, len(copied))) for _ in range(self.draws))
         total = sum(points_found(near[sorted(rows)], self.threshold) for rows in drawn)
         counts["random_k/found"] = total / self.draws, points
+        spent = np.cumsum([ESTIMATED.size(sentence) for sentence in copied])
+        fitting = int((spent <= sum(map(ESTIMATED.size, written))).sum())
+        counts["first_tokens/found"] = points_found(near[:fitting], self.threshold), points
+        if self.words is not None:
+            new = self.words.chances(copied)[:, [EVENTS.index(Event.ADD), EVENTS.index(Event.UPDATE)]].max(axis=1)
+            picked = np.argsort(-new, kind="stable")[:k]
+            counts["bag_of_words/found"] = points_found(near[picked], self.threshold), points
         supports = [word_support(text, session.dialogue, owner) for text in memories]
         known = [share for share in supports if share is not None]
         counts["support/mean"] = sum(known), len(known)
@@ -160,7 +171,12 @@ def question_counts(
     return counts
 
 
-def pooled(counts: Mapping[tuple[str, str], Sequence[Counts]], name: str) -> tuple[list[float], list[float]]:
-    """Numerators and denominators of a measure, one of each for each session that has it."""
-    sums = [tuple(map(sum, zip(*own, strict=True))) for of in counts.values() if (own := [c[name] for c in of if name in c])]
-    return [top for top, _ in sums], [bottom for _, bottom in sums]
+def pooled(counts: Mapping[tuple[str, str], Sequence[Counts]], name: str) -> tuple[list[float], list[float], list[str]]:
+    """Numerators, denominators and stores of a measure, one of each for each session that has it."""
+    sums = [
+        (*map(sum, zip(*own, strict=True)), store)
+        for (store, _), of in counts.items()
+        if (own := [one[name] for one in of if name in one])
+    ]
+    tops, bottoms, stores = zip(*sums, strict=True)
+    return list(tops), list(bottoms), list(stores)

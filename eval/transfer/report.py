@@ -18,15 +18,19 @@ from deltamem.text_files import read_text
 from eval.records import IngestRecord
 from eval.summary import SUMMARY_FILE, system_label
 from eval.transfer.data import TransferData, TransferPerson
-from eval.transfer.measures import Counts, Ruler, pooled, question_counts
+from eval.transfer.measures import Counts, Ruler, nameless, pooled, question_counts
 from eval.transfer.run import TransferRun
 
 BENCHMARK = "transfer"
+PEOPLE = 8
+"""From so many people on, intervals are a bootstrap of people; fewer are too few to draw from, so sessions are drawn."""
 
 LABELS = {
     "system/found": "points found",
     "first_k/found": "points found by as many first sentences",
     "random_k/found": "points found by as many random sentences",
+    "bag_of_words/found": "points found by as many sentences that a bag of words picks",
+    "first_tokens/found": "points found by first sentences of as many tokens",
     "system/by_chance": "points of another session found",
     "system/precision": "one-to-one precision",
     "system/recall": "one-to-one recall",
@@ -49,15 +53,15 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
     """By store and session what was counted; of sessions that were not read nothing."""
     counts: dict[tuple[str, str], list[Counts]] = defaultdict(list)
     config, files = run.config, run.files
-    for person in (one for one in run.people if one.suite == suite):
+    people = [person for person in run.people if person.suite == suite]
+    for place, person in enumerate(people):
         for number, session in enumerate(person.sessions):
             record = files.session(person, number)
             if record is None:
                 continue
             own = counts[person.store.id, session.dialogue.id]
             memories = () if record.outcome == "failed" else record.memories
-            far = person.sessions[(number + len(person.sessions) // 2) % len(person.sessions)]
-            elsewhere = () if far is session else far.points
+            elsewhere = _elsewhere(people, place, number)
             own.append(ruler.session(session, person.store.owner, memories, elsewhere))
             for update in session.updates:
                 if (found := files.search(update.key, files.read(person, number + 1))) is not None:
@@ -71,23 +75,35 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
     return dict(counts)
 
 
+def _elsewhere(people: Sequence[TransferPerson], place: int, number: int) -> Sequence[str]:
+    """The points of a session of the same person, as far away as can be; of another person where there is but one session."""
+    sessions = people[place].sessions
+    if len(sessions) > 1:
+        return sessions[(number + len(sessions) // 2) % len(sessions)].points
+    far = people[(place + len(people) // 2) % len(people)]
+    return nameless(far.sessions[0].points, far.store.owner) if far is not people[place] else ()
+
+
 def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What ``summary.json`` holds: for each suite ``people``, ``sessions``, ``cost`` and ``scores`` with intervals.
 
-    Intervals are a bootstrap of sessions: there are too few people to draw from. They say how far the figures depend on
-    which sessions were read of these people, and nothing of other people.
+    Intervals are a bootstrap of people where there are `PEOPLE`, else of sessions: those say how far the figures depend on which
+    sessions were read of these people, and nothing of other people.
     """
     config = run.config
     suites = {}
+    by_person = {}
     for suite in dict.fromkeys(config.suites):
         people = [person for person in run.people if person.suite == suite]
+        by_person[suite] = len(people) >= PEOPLE
         counts = suite_counts(run, suite, ruler)
         names = dict.fromkeys(name for of in counts.values() for one in of for name in one)
         scores = {}
         for name in names:
-            tops, bottoms = pooled(counts, name)
+            tops, bottoms, stores = pooled(counts, name)
+            groups = stores if by_person[suite] else range(len(tops))
             drawn = {"resamples": config.resamples, "seed": config.seed}
-            interval = bootstrap_interval(tops, range(len(tops)), denominators=bottoms, **drawn)
+            interval = bootstrap_interval(tops, groups, denominators=bottoms, **drawn)
             scores[name] = None if interval is None else interval.as_dict()
         suites[suite] = {"people": [person.store.id for person in people], **_sessions(run, people), "scores": scores}
     late = sum(record.late for record in run.files.sessions)
@@ -98,6 +114,7 @@ def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Ma
         "sessions_sha256": config_hash({"read": [[p.store.id, s.dialogue.id] for p in run.people for s in p.sessions]}),
         "warnings": [
             *([f"{late} sessions were read after later ones, because they had failed before"] if late else []),
+            *(f"{suite} is a single person, whose figures say nothing of others" for suite, of in suites.items() if len(of["people"]) == 1),
             *run.system.facts().get("warnings", ()),
         ],
         "provenance": {
@@ -106,7 +123,7 @@ def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Ma
             "data": data.files,
             "versions": versions(),
             "system": run.system.facts(),
-            "bootstrap": {"by": "session", "level": 0.95, "resamples": config.resamples, "seed": config.seed},
+            "bootstrap": {"by": {suite: "person" if by_person[suite] else "session" for suite in suites}, "level": 0.95, "resamples": config.resamples, "seed": config.seed},
             **provenance,
         },
     }
@@ -156,7 +173,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     """One run, for the terminal."""
     suites = summary["suites"]
     title = f"{system_label(summary['system'], summary['provenance'].get('system', {}))}: what it keeps"
-    table = Table(title=title, caption="%, with 95% intervals by session, not by person")
+    table = Table(title=title, caption=f"%, with 95% intervals by person; of fewer than {PEOPLE} people by session")
     table.add_column("measure", no_wrap=True)
     for suite, of in suites.items():
         table.add_column(f"{suite}\n{of['sessions']['number']} sessions", justify="right")
@@ -223,7 +240,7 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     titles = {name: system_label(f"**{name}**", of, str(of.get("model", ""))) for name, of in facts.items()}
     budgets = _budgets(one for of in every for one in of["suites"].values())
     at = "/".join(map(str, budgets))
-    heads = ["", "sessions", "memories a session", "found / first k / random k", "by chance", "precision", "recall", "F1"]
+    heads = ["", "sessions", "memories a session", "found / first k / random k / bag of words / first tokens", "by chance", "precision", "recall", "F1"]
     heads += ["foreign", "words said, half", "update both (new, old gone)", f"evidence at {at}", f"words at {at}"]
     heads += ["calls (cached)", "tokens a session", "seconds a session"]
     lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
@@ -251,7 +268,7 @@ def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
     return [
         ", ".join([str(sessions["number"]), *lost]),
         f"{_a_session(of, of['memories']):.1f}" if "system/found" in scores else "-",
-        _cell(scores, "system/found", "first_k/found", "random_k/found"),
+        _cell(scores, *(f"{name}/found" for name in ("system", "first_k", "random_k", "bag_of_words", "first_tokens"))),
         *(_cell(scores, f"system/{name}") for name in ("by_chance", "precision", "recall", "f1", "foreign")),
         _cell(scores, "support/mean", "support/half"),
         f"{updates[0]} ({updates[1]}, {updates[2]})" if updates[0] != "-" else "-",

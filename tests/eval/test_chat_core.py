@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmark_cases import without_versions
@@ -16,7 +18,7 @@ from rich.console import Console
 from deltamem.config import composed, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
-from deltamem.runs import run_tasks
+from deltamem.runs import file_sha256, run_tasks
 from eval.transfer import __main__ as command
 from eval.transfer import report
 from eval.transfer.chat import CHAT, Window, load_windows
@@ -125,17 +127,43 @@ def test_a_line_that_is_no_window_is_named(tmp_path: Path, change: dict[str, obj
         load_windows(file)
 
 
-@pytest.mark.parametrize("system", ["copy_all", "naive_rag"])
-def test_a_run_counts_every_window(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """The command's work on a dozen windows with an embedder without weights."""
     monkeypatch.setattr(command, "make_embedder", lambda settings: CachedEmbedder(StemEmbedder()))
     without_versions(monkeypatch)
     monkeypatch.setattr(report, "versions", dict)
-    given = ["suites=[chat]", f"system={system}", "windows=12", "resamples=20", f"out={tmp_path}"]
-    config = validated(composed("transfer", given), TransferConfig)
-    of = run_tasks(lambda: command.evaluate(config, Console(quiet=True)))["suites"]["chat"]
+
+    def evaluate(*overrides: str) -> dict[str, Any]:
+        given = ["suites=[chat]", "windows=12", "resamples=20", f"out={tmp_path / 'out'}", *overrides]
+        config = validated(composed("transfer", given), TransferConfig)
+        return run_tasks(lambda: command.evaluate(config, Console(quiet=True)))
+
+    return evaluate
+
+
+@pytest.mark.parametrize("system", ["copy_all", "naive_rag"])
+def test_a_run_counts_every_window(run: Callable[..., dict[str, Any]], system: str) -> None:
+    summary = run(f"system={system}")
+    of = summary["suites"]["chat"]
     assert (of["sessions"]["read"], of["sessions"]["failed"], len(of["people"])) == (12, 0, 12)
     scores = of["scores"]
-    assert scores["copy_all/f1"]["groups"] == 12 and scores["bar/f1"]["estimate"] >= 0
+    assert scores["copy_all/f1"]["groups"] == 12 and summary["provenance"]["bootstrap"]["by"] == {"chat": "person"}
     assert ("system/f1" in scores) == (system == "copy_all")
     if system == "copy_all":
-        assert scores["system/found"] == scores["copy_all/found"]
+        assert scores["system/found"] == scores["copy_all/found"] == scores["first_tokens/found"]
+        assert scores["system/by_chance"]["count"] == 12  # points of another window: there is no other session
+    assert not any("single person" in warning for warning in summary["warnings"])
+
+
+def test_a_bag_of_words_learns_from_the_training_split_alone(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    development = CHAT.parents[1] / "development" / "sessions.jsonl"
+    with pytest.raises(DeltaMemError, match="no sessions to train on"):
+        run("system=copy_all", f"bag_of_words={development}")
+    train = tmp_path / "train.jsonl"
+    train.write_text(development.read_text(encoding="utf-8").replace('"split":"heldout"', '"split":"train"'), encoding="utf-8")
+    summary = run("system=copy_all", f"bag_of_words={train}")
+    scores = summary["suites"]["chat"]["scores"]
+    assert scores["bag_of_words/found"] == scores["copy_all/found"]  # as many as there are
+    assert summary["provenance"]["config"]["bag_of_words"] == "train.jsonl"
+    assert summary["provenance"]["bag_of_words_sha256"] == file_sha256(train)

@@ -31,6 +31,7 @@ from eval.transfer import report
 from eval.transfer.data import PointUpdate, TransferConfig, TransferQuestion, TransferSession, read_people
 from eval.transfer.measures import Ruler, foreign_found, matched, nameless, points_found, question_counts
 from eval.transfer.report import markdown_table, read_summary, summary_table
+from rewards.cues import EventWords
 
 RULER = Ruler(CachedEmbedder(StemEmbedder()), threshold=0.65, draws=50, seed=0)
 
@@ -62,6 +63,19 @@ def test_a_session_counted_by_hand() -> None:
     assert (counts["bar/found"], counts["bar/f1"]) == ((1, 2), (2, 4))  # of two, one of them a greeting
     assert (counts["copy_all/found"], counts["copy_all/f1"]) == ((2, 2), (4, 5))
     assert (counts["support/mean"], counts["support/half"]) == ((2, 3), (2, 3))
+
+
+def test_sentences_at_equal_numbers_and_at_equal_tokens() -> None:
+    held = np.array([[True, False, False], [False] * 3] * 2)
+    words = EventWords(["My job is mining.", "Hello there!", "My town is Ulm.", "Hi!"], held)
+    ruler = Ruler(CachedEmbedder(StemEmbedder()), threshold=0.65, draws=50, seed=0, words=words)
+    one = ruler.session(SESSION, "Ana", ["Nothing."])
+    assert one["bag_of_words/found"] == (1, 2)  # not the greeting, which comes first
+    assert one["first_k/found"] == (0, 2)
+    assert one["first_tokens/found"] == (0, 2)  # eight bytes are not even the greeting
+    assert ruler.session(SESSION, "Ana", ["Hello there, my city: Boston."])["first_tokens/found"] == (0, 2)
+    assert ruler.session(SESSION, "Ana", ["Hello there, my city is Boston"])["first_tokens/found"] == (1, 2)  # 12 + 18 bytes
+    assert "bag_of_words/found" not in RULER.session(SESSION, "Ana", ["Nothing."])
 
 
 def test_random_sentences_are_drawn_with_the_seed_and_averaged() -> None:
@@ -300,6 +314,7 @@ def test_systems_without_a_model_and_the_markdown_table_of_several(
     names = ("copier", "short")
     shown = markdown_table({name: read_summary(tmp_path / name) for name in names})
     assert "**Not comparable**: other sessions in copier and short." in shown
+    assert "copier: halumem is a single person, whose figures say nothing of others." in shown
 
 
 @pytest.mark.parametrize(
