@@ -96,12 +96,18 @@ class Ruler:
 
         `elsewhere` are points of another session, by which it is told how many are found by chance.
 
-        The copiers (``copy_all``, and ``bar``: the first sentences, as many as there are points) need no system.
+        The copiers need no system: ``copy_all``, and as many sentences as there are points, the first (``bar``), random ones
+        (``random``) and those that a bag of words picks (``bag``).
         """
         wanted, foreigners = nameless(session.points, owner), nameless(session.foreign, owner)
         copied, points = nameless(owner_sentences(session.dialogue), owner), len(session.points)
         near, foreign = cosines(self.embedder, copied, wanted), cosines(self.embedder, copied, foreigners)
+        picked = self._picked(copied)
+        place = f"{owner} {session.dialogue.id}"
         counts = self._kept("copy_all", near, foreign) | self._kept("bar", near[:points], foreign[:points])
+        counts |= self._random("random", near, foreign, points, place)
+        if picked is not None:
+            counts |= self._kept("bag", near[picked[:points]], foreign[picked[:points]])
         if memories is None:
             return counts
         written, k = nameless(memories, owner), len(memories)
@@ -109,22 +115,31 @@ class Ruler:
         by_chance = cosines(self.embedder, written, nameless(elsewhere, owner))
         counts["system/by_chance"] = points_found(by_chance, self.threshold), len(elsewhere)
         counts["first_k/found"] = points_found(near[:k], self.threshold), points
-        generator = random.Random(f"{self.seed} {owner} {session.dialogue.id}")
-        drawn = (generator.sample(range(len(copied)), min(k, len(copied))) for _ in range(self.draws))
-        total = sum(points_found(near[sorted(rows)], self.threshold) for rows in drawn)
-        counts["random_k/found"] = total / self.draws, points
+        counts["random_k/found"] = self._random("random_k", near, foreign, k, place)["random_k/found"]
         spent = np.cumsum([ESTIMATED.size(sentence) for sentence in copied])
         fitting = int((spent <= sum(map(ESTIMATED.size, written))).sum())
         counts["first_tokens/found"] = points_found(near[:fitting], self.threshold), points
-        if self.words is not None:
-            new = self.words.chances(copied)[:, [EVENTS.index(Event.ADD), EVENTS.index(Event.UPDATE)]].max(axis=1)
-            picked = np.argsort(-new, kind="stable")[:k]
-            counts["bag_of_words/found"] = points_found(near[picked], self.threshold), points
+        if picked is not None:
+            counts["bag_k/found"] = points_found(near[picked[:k]], self.threshold), points
         supports = [word_support(text, session.dialogue, owner) for text in memories]
         known = [share for share in supports if share is not None]
         counts["support/mean"] = sum(known), len(known)
         counts["support/half"] = sum(share >= 0.5 for share in known), len(known)
         return counts
+
+    def _picked(self, copied: Sequence[str]) -> npt.NDArray[np.intp] | None:
+        """The sentences by how much a bag of words sees something new in them, most first."""
+        if self.words is None:
+            return None
+        new = self.words.chances(copied)[:, [EVENTS.index(Event.ADD), EVENTS.index(Event.UPDATE)]].max(axis=1)
+        return np.argsort(-new, kind="stable")
+
+    def _random(self, name: str, near: Cosines, foreign: Cosines, k: int, place: str) -> Counts:
+        """Of so many random sentences, the mean of the draws."""
+        generator, number = random.Random(f"{self.seed} {place}"), len(near)
+        drawn = [sorted(generator.sample(range(number), min(k, number))) for _ in range(self.draws)]
+        found = [self._kept(name, near[rows], foreign[rows]) for rows in drawn]
+        return {measure: (sum(one[measure][0] for one in found) / self.draws, found[0][measure][1]) for measure in found[0]}
 
     def _kept(self, name: str, near: Cosines, foreign: Cosines) -> Counts:
         """Of some texts (rows) by their cosines with points and foreign points."""

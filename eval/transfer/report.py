@@ -29,13 +29,15 @@ LABELS = {
     "system/found": "points found",
     "first_k/found": "points found by as many first sentences",
     "random_k/found": "points found by as many random sentences",
-    "bag_of_words/found": "points found by as many sentences that a bag of words picks",
+    "bag_k/found": "points found by as many sentences that a bag of words picks",
     "first_tokens/found": "points found by first sentences of as many tokens",
     "system/by_chance": "points of another session found",
     "system/precision": "one-to-one precision",
     "system/recall": "one-to-one recall",
     "system/f1": "one-to-one F1",
     "bar/f1": "one-to-one F1 of first sentences, as many as points",
+    "random/f1": "one-to-one F1 of random sentences, as many as points",
+    "bag/f1": "one-to-one F1 of sentences that a bag of words picks, as many as points",
     "copy_all/f1": "one-to-one F1 of all sentences",
     "system/foreign": "foreign points matched",
     "bar/foreign": "foreign points matched by these first sentences",
@@ -47,6 +49,15 @@ LABELS = {
     "update/both": "updates with both",
 }
 """What is shown of the measures, and how it is called; those of the budgets follow."""
+
+
+COPIERS = {
+    "bar": "first sentences, as many as points",
+    "random": "random sentences, as many as points",
+    "bag": "sentences that a bag of words picks, as many as points",
+    "copy_all": "all sentences",
+}
+"""Who needs no system, and has a row of their own in the Markdown table."""
 
 
 def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, str], list[Counts]]:
@@ -230,7 +241,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Several runs by name in one table, a row for each suite and system, after the two copiers that need none.
+    """Several runs by name in one table, a row for each suite and system, after the copiers that need none.
 
     Below it stands what keeps the rows from being compared.
     """
@@ -247,7 +258,9 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     for suite in suites:
         rows = {name: of["suites"][suite] for name, of in summaries.items() if suite in of["suites"]}
         first = next(iter(rows.values()))["scores"]
-        for kind, name in {"bar": "first sentences, as many as points", "copy_all": "all sentences"}.items():
+        for kind, name in COPIERS.items():
+            if f"{kind}/f1" not in first:
+                continue
             cells = [_cell(first, f"{kind}/{measure}") for measure in ("found", "precision", "recall", "f1", "foreign")]
             cells.insert(1, "")
             lines.append([f"{suite}: {name}", "", "", *cells, *[""] * 7])
@@ -268,7 +281,7 @@ def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
     return [
         ", ".join([str(sessions["number"]), *lost]),
         f"{_a_session(of, of['memories']):.1f}" if "system/found" in scores else "-",
-        _cell(scores, *(f"{name}/found" for name in ("system", "first_k", "random_k", "bag_of_words", "first_tokens"))),
+        _cell(scores, *(f"{name}/found" for name in ("system", "first_k", "random_k", "bag_k", "first_tokens"))),
         *(_cell(scores, f"system/{name}") for name in ("by_chance", "precision", "recall", "f1", "foreign")),
         _cell(scores, "support/mean", "support/half"),
         f"{updates[0]} ({updates[1]}, {updates[2]})" if updates[0] != "-" else "-",

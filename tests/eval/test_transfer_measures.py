@@ -70,12 +70,13 @@ def test_sentences_at_equal_numbers_and_at_equal_tokens() -> None:
     words = EventWords(["My job is mining.", "Hello there!", "My town is Ulm.", "Hi!"], held)
     ruler = Ruler(CachedEmbedder(StemEmbedder()), threshold=0.65, draws=50, seed=0, words=words)
     one = ruler.session(SESSION, "Ana", ["Nothing."])
-    assert one["bag_of_words/found"] == (1, 2)  # not the greeting, which comes first
+    assert one["bag_k/found"] == (1, 2)  # not the greeting, which comes first
+    assert (one["bag/found"], one["bar/found"]) == ((2, 2), (1, 2))  # two sentences each
     assert one["first_k/found"] == (0, 2)
     assert one["first_tokens/found"] == (0, 2)  # eight bytes are not even the greeting
     assert ruler.session(SESSION, "Ana", ["Hello there, my city: Boston."])["first_tokens/found"] == (0, 2)
     assert ruler.session(SESSION, "Ana", ["Hello there, my city is Boston"])["first_tokens/found"] == (1, 2)  # 12 + 18 bytes
-    assert "bag_of_words/found" not in RULER.session(SESSION, "Ana", ["Nothing."])
+    assert "bag_k/found" not in RULER.session(SESSION, "Ana", ["Nothing."])
 
 
 def test_random_sentences_are_drawn_with_the_seed_and_averaged() -> None:
@@ -83,13 +84,14 @@ def test_random_sentences_are_drawn_with_the_seed_and_averaged() -> None:
     assert one == RULER.session(SESSION, "Ana", ["Ana's city is Boston."])
     found, points = one["random_k/found"]
     assert 0.4 < found < 0.95 and points == 2  # two of three sentences are a point
+    assert 1.0 < one["random/found"][0] < 1.7 and one["random/f1"] == (2 * one["random/found"][0], 4)  # two of them are drawn
     assert one["first_k/found"] == (0, 2)
 
 
 def test_a_failed_session_found_nothing_and_a_system_that_extracts_nothing_has_no_row() -> None:
     failed = RULER.session(SESSION, "Ana", ())
     assert (failed["system/found"], failed["system/f1"], failed["first_k/found"]) == ((0, 2), (0, 2), (0, 2))
-    assert {name.split("/")[0] for name in RULER.session(SESSION, "Ana", None)} == {"copy_all", "bar"}
+    assert {name.split("/")[0] for name in RULER.session(SESSION, "Ana", None)} == {"copy_all", "bar", "random"}
     empty = TransferSession(SESSION.dialogue, (), ())
     assert RULER.session(empty, "Ana", ["Ana's city is Boston."])["system/f1"] == (0, 1)
 
