@@ -87,7 +87,7 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
 
 
 def _elsewhere(people: Sequence[TransferPerson], place: int, number: int) -> Sequence[str]:
-    """The points of a session of the same person, as far away as can be; of another person where there is but one session."""
+    """The points of a session of the same person, far away in time; of another person where there is but one."""
     sessions = people[place].sessions
     if len(sessions) > 1:
         return sessions[(number + len(sessions) // 2) % len(sessions)].points
@@ -98,25 +98,26 @@ def _elsewhere(people: Sequence[TransferPerson], place: int, number: int) -> Seq
 def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What ``summary.json`` holds: for each suite ``people``, ``sessions``, ``cost`` and ``scores`` with intervals.
 
-    Intervals are a bootstrap of people where there are `PEOPLE`, else of sessions: those say how far the figures depend on which
-    sessions were read of these people, and nothing of other people.
+    Intervals are a bootstrap of people where there are `PEOPLE`, else of sessions: those say how far the figures depend on
+    which sessions were read of these people, and nothing of other people.
     """
     config = run.config
     suites = {}
-    by_person = {}
+    groups_by = {}
     for suite in dict.fromkeys(config.suites):
         people = [person for person in run.people if person.suite == suite]
-        by_person[suite] = len(people) >= PEOPLE
+        groups_by[suite] = "person" if len(people) >= PEOPLE else "session"
         counts = suite_counts(run, suite, ruler)
         names = dict.fromkeys(name for of in counts.values() for one in of for name in one)
         scores = {}
         for name in names:
             tops, bottoms, stores = pooled(counts, name)
-            groups = stores if by_person[suite] else range(len(tops))
+            groups = stores if groups_by[suite] == "person" else range(len(tops))
             drawn = {"resamples": config.resamples, "seed": config.seed}
             interval = bootstrap_interval(tops, groups, denominators=bottoms, **drawn)
             scores[name] = None if interval is None else interval.as_dict()
         suites[suite] = {"people": [person.store.id for person in people], **_sessions(run, people), "scores": scores}
+    alone = [suite for suite, of in suites.items() if len(of["people"]) == 1]
     late = sum(record.late for record in run.files.sessions)
     return {
         "benchmark": BENCHMARK,
@@ -125,7 +126,7 @@ def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Ma
         "sessions_sha256": config_hash({"read": [[p.store.id, s.dialogue.id] for p in run.people for s in p.sessions]}),
         "warnings": [
             *([f"{late} sessions were read after later ones, because they had failed before"] if late else []),
-            *(f"{suite} is a single person, whose figures say nothing of others" for suite, of in suites.items() if len(of["people"]) == 1),
+            *(f"{suite} is a single person, whose figures say nothing of others" for suite in alone),
             *run.system.facts().get("warnings", ()),
         ],
         "provenance": {
@@ -134,7 +135,7 @@ def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Ma
             "data": data.files,
             "versions": versions(),
             "system": run.system.facts(),
-            "bootstrap": {"by": {suite: "person" if by_person[suite] else "session" for suite in suites}, "level": 0.95, "resamples": config.resamples, "seed": config.seed},
+            "bootstrap": {"by": groups_by, "level": 0.95, "resamples": config.resamples, "seed": config.seed},
             **provenance,
         },
     }
@@ -251,8 +252,8 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     titles = {name: system_label(f"**{name}**", of, str(of.get("model", ""))) for name, of in facts.items()}
     budgets = _budgets(one for of in every for one in of["suites"].values())
     at = "/".join(map(str, budgets))
-    heads = ["", "sessions", "memories a session", "found / first k / random k / bag of words / first tokens", "by chance", "precision", "recall", "F1"]
-    heads += ["foreign", "words said, half", "update both (new, old gone)", f"evidence at {at}", f"words at {at}"]
+    heads = ["", "sessions", "memories a session", "found / first k / random k / bag of words / first tokens"]
+    heads += ["by chance", "precision", "recall", "F1", "foreign", "words said, half", "update both (new, old gone)", f"evidence at {at}", f"words at {at}"]
     heads += ["calls (cached)", "tokens a session", "seconds a session"]
     lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
     for suite in suites:

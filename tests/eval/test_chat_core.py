@@ -161,7 +161,8 @@ def test_a_bag_of_words_learns_from_the_training_split_alone(run: Callable[..., 
     with pytest.raises(DeltaMemError, match="no sessions to train on"):
         run("system=copy_all", f"bag_of_words={development}")
     train = tmp_path / "train.jsonl"
-    train.write_text(development.read_text(encoding="utf-8").replace('"split":"heldout"', '"split":"train"'), encoding="utf-8")
+    text = development.read_text(encoding="utf-8").replace('"split":"heldout"', '"split":"train"')
+    train.write_text(text, encoding="utf-8")
     summary = run("system=copy_all", f"bag_of_words={train}")
     scores = summary["suites"]["chat"]["scores"]
     assert scores["bag_k/found"] == scores["copy_all/found"]  # as many as there are

@@ -84,7 +84,8 @@ def test_random_sentences_are_drawn_with_the_seed_and_averaged() -> None:
     assert one == RULER.session(SESSION, "Ana", ["Ana's city is Boston."])
     found, points = one["random_k/found"]
     assert 0.4 < found < 0.95 and points == 2  # two of three sentences are a point
-    assert 1.0 < one["random/found"][0] < 1.7 and one["random/f1"] == (2 * one["random/found"][0], 4)  # two of them are drawn
+    assert 1.0 < one["random/found"][0] < 1.7  # two of them are drawn
+    assert one["random/f1"] == (2 * one["random/found"][0], 4)
     assert one["first_k/found"] == (0, 2)
 
 
