@@ -3,8 +3,8 @@
 Every measure is a ratio of sums, so each session gives a numerator and a denominator by name: `Counts`. Two texts are about
 the same if the cosine of their embeddings reaches the threshold. Recall alone flatters whoever copies everything, so what a
 system found stands beside as many sentences of the owner: the first ones, random ones, and those that a bag of words picks;
-and beside the first ones of as many tokens. Texts are compared without the owner's name: a name that two texts share makes them
-near whatever they say, and people do not name themselves.
+and beside the first ones of as many tokens. Texts are compared without the owner's name: a name that two texts share makes
+them near whatever they say, and people do not name themselves.
 """
 
 from __future__ import annotations
