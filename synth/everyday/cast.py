@@ -23,7 +23,7 @@ _PRONOUNS = {"they": ("she", "he"), "them": ("her", "him"), "their": ("her", "hi
              "themself": ("herself", "himself")}  # fmt: skip
 _DIGITS = re.compile(r"[0-9]+$")
 _PRONOUN = re.compile(rf"(.+)_({'|'.join(_PRONOUNS)})$")
-_DAY = re.compile(r"(ago|ahead)([0-9]*)(_date|_day)?$")
+_DAY = re.compile(r"(ago|ahead|recent)([0-9]*)(_date|_day)?$")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)$")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -33,10 +33,13 @@ def day(when: date) -> str:
     return f"{when.day} {when:%B %Y}"
 
 
-def _ago(rng: random.Random, today: date) -> tuple[str, str, str]:
-    """A day or month in the past: as it is said, as a memory has it, and what of that is a keyword."""
+def _ago(rng: random.Random, today: date, recent: bool = False) -> tuple[str, str, str]:
+    """A day or month in the past: as it is said, as a memory has it, and what of that is a keyword.
+
+    What is `recent` lies two weeks back at most.
+    """
     draw = rng.random()
-    if draw < 0.75:
+    if recent or draw < 0.75:
         back = rng.choice((1, 1, 2, 3, 4, 5, 6, 7, 9, 14))
         when = today - timedelta(days=back)
         if back == 1:
@@ -96,7 +99,9 @@ class Cast:
         for slot in sorted(scene.mentioned - found.keys()):
             if match := _DAY.match(slot):
                 which = "".join(match.group(1, 2))
-                made = days.get(which) or days.setdefault(which, (_ago if match[1] == "ago" else _ahead)(rng, today))
+                if which not in days:
+                    days[which] = _ahead(rng, today) if match[1] == "ahead" else _ago(rng, today, match[1] == "recent")
+                made = days[which]
                 found[slot] = made[("", "_date", "_day").index(match[3] or "")]
             else:
                 found[slot] = self._value(slot, declared, rng, found)

@@ -274,7 +274,7 @@ class Life:
         rng = self._rng
         later: Later = instance.scene.later[place]
         instance.told.add(place)
-        days = {slot: value for slot, value in instance.values.items() if not slot.startswith(("ago", "ahead"))}
+        days = {slot: value for slot, value in instance.values.items() if not slot.startswith(("ago", "ahead", "recent"))}
         values = self._cast.fill(instance.scene, rng, self._today, days)
         tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
         telling = rng.choice(tellings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import date
+from datetime import date, datetime
 
 import pytest
 from pydantic import ValidationError
@@ -114,6 +114,14 @@ def test_days_are_said_and_remembered_alike() -> None:
         if values["ago"].startswith("last ") and values["ago"].endswith("day"):
             day, _, year = values["ago_day"].split()
             assert date(int(year), 5, int(day)).strftime("%A") == values["ago"].removeprefix("last ")
+
+
+def test_what_is_recent_is_two_weeks_old_at_most() -> None:
+    one = scene(tell=[["I swam in a lake {ago}, and was ill {recent} ({recent_day}).", "Oh."]])
+    for seed in range(50):
+        rng = random.Random(seed)
+        values = Cast(rng, "Nora Bell", "female", "train").fill(one, rng, TODAY)
+        assert 1 <= (TODAY - datetime.strptime(values["recent_day"], "%d %B %Y").date()).days <= 14
 
 
 def test_the_people_of_a_life_stay_the_same_and_are_of_their_gender() -> None:
