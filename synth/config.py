@@ -105,7 +105,10 @@ class Quotas(Lateness):
 
 
 class Demands(Lateness):
-    """Changes that must be told apart from news, among similar memories (``configs/shape/demanding.yaml``)."""
+    """Changes that must be told apart from news, among similar memories (``configs/shape/demanding.yaml``).
+
+    `kinds` are the shares of what facts tell, besides those that events change; none: any will do.
+    """
 
     kind: Literal["demanding"]
     updates: Share
@@ -122,6 +125,7 @@ class Demands(Lateness):
     chains: dict[Annotated[int, Field(ge=1, le=4)], Weight]
     together: Share
     asides: Range
+    kinds: dict[FactKind, Weight] = Field(default={})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -129,7 +133,7 @@ class Demands(Lateness):
             raise ValueError("updates and repeats must not add up to more than 0.8")
         if self.dated + self.temporary > 1:
             raise ValueError("dated and temporary must not add up to more than 1")
-        for name in ("provenances", "signals", "operators", "chains"):
+        for name in ("provenances", "signals", "operators", "chains", *(("kinds",) if self.kinds else ())):
             if not any(getattr(self, name).values()):
                 raise ValueError(f"{name}: one weight at least must be above 0")
         if barred := {FactChange.NEW, FactChange.EXPIRE} & self.operators.keys():
@@ -167,12 +171,16 @@ class Everyday(StrictModel):
 
 
 class DialogueLimits(StrictModel):
-    """Of a dialogue; `verbatim` is whether the user may say a memory sentence word for word."""
+    """Of a dialogue; `verbatim` is whether the user may say a memory sentence word for word.
+
+    `chat` is the share of turns without a fact that a language model aims at; 0: facts spread evenly.
+    """
 
     turns: Range
     facts_per_turn: int = Field(ge=1)
     assistant_words: Range
     verbatim: bool
+    chat: Share = 0.0
 
 
 class Shape(StrictModel):

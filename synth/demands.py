@@ -20,7 +20,7 @@ from rewards.fidelity import folded
 from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Fact, FactChange, FactPlan, SessionFact
+from synth.records import Aside, AsideKind, Fact, FactChange, FactKind, FactPlan, SessionFact
 from synth.validators.base import dates_in, memory_stems, wording_in
 
 Choice = TypeVar("Choice")
@@ -36,6 +36,9 @@ _SUITS: Mapping[FactChange, Collection[Signal]] = {
     FactChange.EXPIRE: ("explicit", "implied"),
 }
 """How a change can show: an end has no new value, and a detail that is added does not follow from anything else."""
+_NOT_DATED = (FactKind.PREFERENCE, FactKind.OPINION, FactKind.STATUS, FactKind.ATTRIBUTE)
+_NOT_TEMPORARY = (FactKind.EVENT, FactKind.PREFERENCE, FactKind.OPINION, FactKind.MOTIVATION, FactKind.ATTRIBUTE)
+"""Kinds of facts that no date is told of, and that do not end on one."""
 _LAST = (FactChange.RETRACT, FactChange.EXPIRE)
 _SHARED = (FactChange.ADJUST, FactChange.SHIFT, FactChange.RETRACT)
 """What one statement can do to several memories."""
@@ -78,7 +81,19 @@ def plan_facts(rng: random.Random, plan: Demands, count: int, *, initial: bool =
         if not initial and provenance not in _ABOUT_OTHERS:
             provenance = _provenance(rng, plan, exclude=_ABOUT_OTHERS)
         plans.append(base.model_copy(update={"family": family, "provenance": provenance}))
-    return tuple(plans)
+    # Drawn last, so that kinds change nothing else that is drawn.
+    kinds: dict[int, FactKind | None] = {}
+    for place, planned in enumerate(plans, start=1):
+        kinds.setdefault(planned.family or -place, _kind(rng, plan, planned))
+    return tuple(
+        planned.model_copy(update={"kind": kinds[planned.family or -place]}) for place, planned in enumerate(plans, start=1)
+    )
+
+
+def _kind(rng: random.Random, plan: Demands, planned: FactPlan) -> FactKind | None:
+    barred = (_NOT_DATED if planned.dated else ()) + (_NOT_TEMPORARY if planned.temporary else ())
+    suited = {kind: weight for kind, weight in plan.kinds.items() if weight and kind not in barred}
+    return _weighted(rng, suited or plan.kinds) if plan.kinds else None
 
 
 def _drawn(rng: random.Random, plan: Demands, initial: bool) -> FactPlan:

@@ -111,7 +111,7 @@ def read_task(messages: Iterable[Message]) -> Task[Any]:
 def system_prompt(unit: Unit) -> str:
     """Who the model is, what the unit is about, the rules and the schema of the answer."""
     return _prompt("frame").fill(
-        unit=_prompt(unit).fill(facts=_prompt("facts").text),
+        unit=_prompt(unit).fill(facts=_prompt("facts").text, kinds=_prompt("kinds").text.rstrip()),
         rules="\n".join(f"- {rule.name}: {rule.description}" for rule in UNIT_RULES[unit]),
         schema=json.dumps(answer_schema(unit), separators=(",", ":")),
     )

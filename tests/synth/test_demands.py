@@ -15,7 +15,7 @@ from deltamem.memory import Event, wordings
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.demands import is_newcomer, plan_asides, plan_facts
-from synth.records import AsideKind, FactChange, FactOrigin
+from synth.records import AsideKind, FactChange, FactKind, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
 SHAPE = shape("demanding")
@@ -169,6 +169,27 @@ def test_facts_come_in_whole_families_and_then_alone(count):
                 assert (plan.provenance in about_others) == (other.provenance in about_others)
 
 
+def test_kinds_have_their_shares_and_suit_dates_and_ends():
+    plans = [plan for seed in range(300) for plan in plan_facts(random.Random(seed), PLAN, 24)]
+    shares = {kind: mean(plan.kind is kind for plan in plans) for kind in PLAN.kinds}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(shares[kind] == pytest.approx(share, abs=0.04) for kind, share in PLAN.kinds.items())
+    assert {plan.kind for plan in plans if plan.dated}.isdisjoint({FactKind.PREFERENCE, FactKind.OPINION, FactKind.STATUS})
+    assert {plan.kind for plan in plans if plan.temporary}.isdisjoint({FactKind.EVENT, FactKind.OPINION})
+    for plan, other in pairwise(plans):
+        assert not plan.family or plan.family != other.family or plan.kind is other.kind
+
+
+def test_kinds_change_nothing_else_that_is_planned():
+    bare = PLAN.model_copy(update={"kinds": {}})
+    for seed in range(20):
+        plans = plan_facts(random.Random(seed), PLAN, 7)
+        assert plan_facts(random.Random(seed), bare, 7) == tuple(plan.model_copy(update={"kind": None}) for plan in plans)
+    # Without one that suits, any will do.
+    opinions = PLAN.model_copy(update={"kinds": {FactKind.OPINION: 1.0}, "dated": 1.0, "temporary": 0.0})
+    assert {plan.kind for plan in plan_facts(random.Random(1), opinions, 7)} == {FactKind.OPINION}
+
+
 def test_asides_leave_the_session_and_whole_memories_alone():
     held = {f"Ana owns the {thing} of Leo.": (thing, "Leo") for thing in ("kite", "boat", "drum", "harp", "lamp")}
     held["Ana naps."] = ("naps",)
@@ -195,6 +216,7 @@ def test_asides_leave_the_session_and_whole_memories_alone():
         ({"plan.updates": 0.7, "plan.repeats": 0.2}, "must not add up to more than 0.8"),
         ({"plan.dated": 0.7, "plan.temporary": 0.4}, "must not add up to more than 1"),
         ({"plan.chains": {1: 0.0}}, "one weight at least"),
+        ({"plan.kinds": {FactKind.PLAN: 0.0}}, "kinds: one weight at least"),
         ({"plan.operators": {FactChange.NEW: 1.0}}, "cannot be drawn"),
         ({"plan.signals": {"explicit": 1.0}}, "explicit and value"),
         ({"plan.provenances": {"hearsay": 1.0}}, "said must have"),
