@@ -98,6 +98,12 @@ def test_what_is_remembered_may_be_said_and_what_is_news_may_not() -> None:
     assert unlabelled(STATED, task=TASK.model_copy(update={"known": (f"{NAME} bakes rye bread for her street.",)})) == []
 
 
+def test_a_fact_may_sum_up_what_is_said() -> None:
+    told = StatedFact(turn=6, text=f"{NAME} has bought two tins to have the hull blue for the regatta.")
+    assert unlabelled(told) == []
+    assert len(unlabelled(told, task=TASK.model_copy(update={"facts": TASK.facts[:5]}))) == 1
+
+
 def test_reviews_are_told_what_changes_on_purpose_and_no_labels() -> None:
     fact: SessionFact = TASK.facts[3].model_copy(update={"outdated": ("dawn",), "misspoken": "noon"})
     task = TASK.model_copy(update={"facts": (*TASK.facts[:3], fact, *TASK.facts[4:]), "known": (f"{NAME} has a cat.",)})
