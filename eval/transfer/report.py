@@ -29,16 +29,17 @@ LABELS = {
     "system/found": "points found",
     "first_k/found": "points found by as many first sentences",
     "random_k/found": "points found by as many random sentences",
-    "bag_k/found": "points found by as many sentences that a bag of words picks",
+    "bag_k/found": "points found by as many by a bag of words",
     "first_tokens/found": "points found by first sentences of as many tokens",
     "system/by_chance": "points of another session found",
     "system/precision": "one-to-one precision",
     "system/recall": "one-to-one recall",
     "system/f1": "one-to-one F1",
     "bar/f1": "one-to-one F1 of first sentences, as many as points",
-    "random/f1": "one-to-one F1 of random sentences, as many as points",
-    "bag/f1": "one-to-one F1 of sentences that a bag of words picks, as many as points",
+    "random/f1": "one-to-one F1 of as many random sentences",
+    "bag/f1": "one-to-one F1 of as many by a bag of words",
     "copy_all/f1": "one-to-one F1 of all sentences",
+    "idle/silent": "sessions without a point of which nothing is kept",
     "system/foreign": "foreign points matched",
     "bar/foreign": "foreign points matched by these first sentences",
     "copy_all/foreign": "foreign points matched by all sentences",
@@ -74,6 +75,8 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
             memories = () if record.outcome == "failed" else record.memories
             elsewhere = _elsewhere(people, place, number)
             own.append(ruler.session(session, person.store.owner, memories, elsewhere))
+            if memories is not None and not session.points:
+                own.append({"idle/silent": (record.outcome != "failed" and not memories, 1)})
             for update in session.updates:
                 if (found := files.search(update.key, files.read(person, number + 1))) is not None:
                     own.append(ruler.update(update, person.store.owner, [passage.text for passage in found.passages]))
@@ -253,7 +256,7 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     budgets = _budgets(one for of in every for one in of["suites"].values())
     at = "/".join(map(str, budgets))
     heads = ["", "sessions", "memories a session", "found / first k / random k / bag of words / first tokens"]
-    heads += ["by chance", "precision", "recall", "F1", "foreign", "words said, half"]
+    heads += ["by chance", "precision", "recall", "F1", "idle silent", "foreign", "words said, half"]
     heads += ["update both (new, old gone)", f"evidence at {at}", f"words at {at}"]
     heads += ["calls (cached)", "tokens a session", "seconds a session"]
     lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
@@ -263,9 +266,9 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         for kind, name in COPIERS.items():
             if f"{kind}/f1" not in first:
                 continue
-            cells = [_cell(first, f"{kind}/{measure}") for measure in ("found", "precision", "recall", "f1", "foreign")]
-            cells.insert(1, "")
-            lines.append([f"{suite}: {name}", "", "", *cells, *[""] * 7])
+            measures = ("found", "precision", "recall", "f1", "foreign")
+            found, *pairs, foreign = (_cell(first, f"{kind}/{measure}") for measure in measures)
+            lines.append([f"{suite}: {name}", "", "", found, "", *pairs, "", foreign, *[""] * 7])
         lines += ([f"{suite}: {titles[name]}", *_row(of, budgets)] for name, of in rows.items())
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + warnings(summaries))
 
@@ -284,7 +287,9 @@ def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
         ", ".join([str(sessions["number"]), *lost]),
         f"{_a_session(of, of['memories']):.1f}" if "system/found" in scores else "-",
         _cell(scores, *(f"{name}/found" for name in ("system", "first_k", "random_k", "bag_k", "first_tokens"))),
-        *(_cell(scores, f"system/{name}") for name in ("by_chance", "precision", "recall", "f1", "foreign")),
+        *(_cell(scores, f"system/{name}") for name in ("by_chance", "precision", "recall", "f1")),
+        _cell(scores, "idle/silent"),
+        _cell(scores, "system/foreign"),
         _cell(scores, "support/mean", "support/half"),
         f"{updates[0]} ({updates[1]}, {updates[2]})" if updates[0] != "-" else "-",
         _cell(scores, *(f"evidence@{budget}" for budget in budgets)),

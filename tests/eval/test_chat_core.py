@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import without_versions
+from benchmark_cases import Notebook, NotebookStore, without_versions
 from halumem_cases import StemEmbedder
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from deltamem.config import composed, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256, run_tasks
+from eval.systems.base import DialogueSession, Ingested, StoreKey
 from eval.transfer import __main__ as command
 from eval.transfer import report
 from eval.transfer.chat import CHAT, Window, load_windows
@@ -153,7 +155,31 @@ def test_a_run_counts_every_window(run: Callable[..., dict[str, Any]], system: s
     if system == "copy_all":
         assert scores["system/found"] == scores["copy_all/found"] == scores["first_tokens/found"]
         assert scores["system/by_chance"]["count"] == 12  # points of another window: there is no other session
+        idle = sum(not window.points for window in load_windows() if window.id in of["people"])
+        assert (scores["idle/silent"]["estimate"], scores["idle/silent"]["count"]) == (0.0, idle) and idle > 0
     assert not any("single person" in warning for warning in summary["warnings"])
+
+
+class SilentStore(NotebookStore):
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        await super().ingest(session)
+        return Ingested(())
+
+
+class Silent(Notebook):
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[NotebookStore]:
+        yield SilentStore(self, key.id)
+
+
+def test_silence_is_right_where_there_is_no_point_but_a_failure_is_none(
+    run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = [window.id for window in load_windows() if not window.points][:2]
+    monkeypatch.setattr(command, "make_system", lambda *arguments: Silent(break_ingest={f"{one}/{one}"}))
+    scores = run(f"windows=[{one},{two},chat-001]")["suites"]["chat"]["scores"]
+    assert (scores["idle/silent"]["estimate"], scores["idle/silent"]["count"]) == (0.5, 2)
+    assert scores["system/found"]["estimate"] == 0.0
 
 
 def test_a_bag_of_words_learns_from_the_training_split_alone(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
