@@ -22,7 +22,6 @@ from deltamem.config import composed, run_hydra, run_plain, validated
 from deltamem.errors import DeltaMemError
 from deltamem.progress import ProgressDisplay
 from deltamem.runs import file_sha256, run_tasks
-from deltamem.sessions import read_sessions
 from eval.fingerprint import RunManifest
 from eval.models import make_embedder, open_models
 from eval.runner import FAILED, MEMORY_FOLDER
@@ -30,10 +29,9 @@ from eval.summary import write_summary
 from eval.systems.kinds import asks_model, make_system, system_kind
 from eval.transfer.data import SUITES, TransferConfig, read_people
 from eval.transfer.distance import markdown, sample, talk_of_person
-from eval.transfer.measures import Ruler
+from eval.transfer.measures import Ruler, bag_of_words
 from eval.transfer.report import BENCHMARK, markdown_table, read_summary, summarise, summary_table, warnings
 from eval.transfer.run import TransferFiles, TransferRun
-from rewards.cues import EventWords
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -50,7 +48,7 @@ async def evaluate(config: TransferConfig, console: Console) -> dict[str, Any]:
         DeltaMemError: If something that is needed is missing or wrong, or the folder holds another run.
     """
     data = read_people(config)
-    words = None if config.bag_of_words is None else _learned(config.bag_of_words)
+    words = None if config.bag_of_words is None else bag_of_words(config.bag_of_words)
     embedder = make_embedder(config.embedder)
     run_config = {"benchmark": BENCHMARK, **config.run_config(), "data_sha256": data.hashes}
     with ExitStack() as stack:
@@ -75,13 +73,6 @@ async def evaluate(config: TransferConfig, console: Console) -> dict[str, Any]:
     summary["warnings"] += manifest.warnings()
     write_summary(config.out, summary)
     return summary
-
-
-def _learned(sessions: Path) -> EventWords:
-    train = list(read_sessions(sessions, split="train"))
-    if not train:
-        raise DeltaMemError(f"{sessions}: no sessions to train on, of which a bag of words could learn")
-    return EventWords.of(train)
 
 
 def task(given: DictConfig) -> int:

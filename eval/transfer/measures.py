@@ -1,4 +1,4 @@
-"""What a memory keeps of a session, counted without a judge. Pure functions of texts and an embedder.
+"""What a memory keeps of a session, counted without a judge. Functions of texts and an embedder.
 
 Every measure is a ratio of sums, so each session gives a numerator and a denominator by name: `Counts`. Two texts are about
 the same if the cosine of their embeddings reaches the threshold. Recall alone flatters whoever copies everything, so what a
@@ -13,12 +13,15 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
+from deltamem.sessions import read_sessions
 from deltamem.text import content_stems
 from eval.answer import ContextBlock, cut_to_budget
 from eval.evidence import EvidenceFinder
@@ -77,6 +80,18 @@ def word_support(text: str, session: DialogueSession, owner: str) -> float | Non
     said = frozenset[str]().union(*(content_stems(turn.text) for turn in session.turns if turn.role == "user"))
     own = content_stems(text) - content_stems(owner)
     return len(own & said) / len(own) if own else None
+
+
+def bag_of_words(sessions: Path) -> EventWords:
+    """What a bag of words learns from the training split of a ``sessions.jsonl``.
+
+    Raises:
+        DeltaMemError: If the file is missing, cannot be read or has no such split.
+    """
+    train = list(read_sessions(sessions, split="train"))
+    if not train:
+        raise DeltaMemError(f"{sessions}: no sessions to train on, of which a bag of words could learn")
+    return EventWords.of(train)
 
 
 @dataclass(frozen=True, slots=True)
