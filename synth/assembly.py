@@ -320,6 +320,7 @@ def _session_fact(
         outdated=due.outdated,
         statement=due.statement,
         difficulty=difficulty,
+        kind=due.plan.kind,
     )
 
 

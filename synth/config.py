@@ -358,11 +358,12 @@ class SynthSettings(StrictModel):
         """The shape as the writer is asked for it.
 
         A language model draws the further facts of an event from its narrative alone, which has to be long enough to hold
-        them; the offline writer draws both from its templates.
+        them; the offline writer draws both from its templates, which have kinds of their own.
         """
         shape = self.shape
         if self.writer == "offline" or self.llm is None:
-            return shape
+            bare = shape.plan.model_copy(update={"kinds": {}}) if isinstance(shape.plan, Demands) else shape.plan
+            return shape.model_copy(update={"plan": bare})
         words = shape.events.narrative_words
         longer = Range(min=max(words.min, min(self.llm.narrative_words, words.max)), max=words.max)
         return shape.model_copy(update={"events": shape.events.model_copy(update={"narrative_words": longer})})

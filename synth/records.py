@@ -381,12 +381,11 @@ class KeywordOrigin(StrEnum):
 
 
 class SessionFact(Record):
-    """A fact that the user has to say in a session, and the operation that it asks for.
+    """A fact that a session has to tell, and the operation that it asks for.
 
     Facts are numbered in the order of the story. `previous_text` is empty for ADD and equal to `text` for NONE. `origins`
-    says where each keyword comes from: only what is ``said`` has to be spoken; empty means that all are. UPDATEs of the same
-    `statement` above 0 are changed by one statement of the user. Without a planned difficulty, an UPDATE says both the old
-    and the new text.
+    says where each keyword comes from; empty means that all are ``said``. UPDATEs of one `statement` above 0 are changed by
+    one statement of the user. Without a planned difficulty, an UPDATE says both the old and the new text.
     """
 
     id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
@@ -405,7 +404,7 @@ class SessionFact(Record):
 
     @property
     def spoken(self) -> Keywords:
-        """The keywords that have to be said."""
+        """The keywords that come from the session itself."""
         if not self.origins:
             return self.keywords
         pairs = zip(self.keywords, self.origins, strict=True)

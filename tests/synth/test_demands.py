@@ -180,6 +180,19 @@ def test_kinds_have_their_shares_and_suit_dates_and_ends():
         assert not plan.family or plan.family != other.family or plan.kind is other.kind
 
 
+def test_the_kind_of_a_fact_is_known_in_its_session(lives):
+    for writer, person in lives:
+        planned = {
+            fact.text: plan.kind
+            for task, answer, _ in writer.asked
+            if isinstance(task, FillingTask)
+            for fact, plan in zip(answer.facts, task.plans, strict=True)
+        }
+        told = [fact for session in person.sessions for fact in session.facts if fact.origin is FactOrigin.FILLING]
+        assert told and {fact.text: fact.kind for fact in told}.items() <= planned.items()
+        assert None not in planned.values()
+
+
 def test_kinds_change_nothing_else_that_is_planned():
     bare = PLAN.model_copy(update={"kinds": {}})
     for seed in range(20):
