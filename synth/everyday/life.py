@@ -188,7 +188,8 @@ class Life:
         friend = index > 0 and rng.random() < plan.friends
         partner = stranger(rng, rng.random() < 0.5, self._split) if friend else ""
         pieces: list[Piece] = []
-        if rng.random() >= plan.idle:
+        introduced = self._newcomer and index == 0  # Newcomers tell of themselves, whatever the share of idle sessions
+        if introduced or rng.random() >= plan.idle:
             pieces = list(self._due_pieces(friend, before))
         pieces += self._talk_pieces(pieces, friend)
         rng.shuffle(pieces)
