@@ -118,6 +118,6 @@ def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) ->
     done = synth("shape=everyday", "people=3", "sessions=4", f"out={tmp_path / 'out'}")
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "out" / "dataset.json").read_text("utf-8"))
-    assert manifest["counts"]["train"]["people"] + manifest["counts"]["heldout"]["people"] == 3
+    assert manifest["counts"]["train/people"] + manifest["counts"]["heldout/people"] == 3
     assert len(list(read_sessions(tmp_path / "out" / "sessions.jsonl"))) == 12
     assert (tmp_path / "out" / "rejected.jsonl").read_text("utf-8") == ""
