@@ -12,7 +12,7 @@ from deltamem.memory import Event, wordings
 from synth.config import InitialCounts
 from synth.names import invent_name, split_of
 from synth.offline.templates import (
-    FactKind,
+    FactTemplate,
     Known,
     dialogue_texts,
     event_texts,
@@ -127,7 +127,7 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     return InitialFacts(facts=tuple(found.values()))
 
 
-_Draft = tuple[FactKind, str, dict[str, str]]
+_Draft = tuple[FactTemplate, str, dict[str, str]]
 """A kind, the subject, and the values that are settled."""
 
 
@@ -144,9 +144,9 @@ def _counts(rng: random.Random, counts: InitialCounts, people: int) -> dict[Trac
     return found
 
 
-def _choose(rng: random.Random, kinds: Sequence[FactKind], count: int) -> list[FactKind]:
+def _choose(rng: random.Random, kinds: Sequence[FactTemplate], count: int) -> list[FactTemplate]:
     """Kinds, each once as far as there are enough."""
-    chosen: list[FactKind] = []
+    chosen: list[FactTemplate] = []
     while len(chosen) < count:
         chosen += rng.sample(kinds, min(len(kinds), count - len(chosen)))
     return chosen
@@ -265,7 +265,7 @@ class EventWriter:
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
         present = {held.known.kind.name for held in self._held.values()}
-        kinds: tuple[FactKind, ...] = getattr(facts(), planned.track.value)
+        kinds: tuple[FactTemplate, ...] = getattr(facts(), planned.track.value)
         kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
         if planned.track is Track.PREFERENCE:
             groups = self._task.preferences.groups
@@ -293,7 +293,7 @@ class EventWriter:
         return self._delta(known.kind, planned, subject, known.values, text)
 
     def _delta(
-        self, kind: FactKind, planned: PlannedChange, subject: str, given: Mapping[str, str], previous: str
+        self, kind: FactTemplate, planned: PlannedChange, subject: str, given: Mapping[str, str], previous: str
     ) -> tuple[StateDelta, dict[str, str]]:
         form = None if planned.change is FactChange.NEW else planned.change
         while True:

@@ -118,7 +118,7 @@ class Form(StrictModel):
         return re.compile(reading(self.memory, _values_of))
 
 
-class FactKind(Form):
+class FactTemplate(Form):
     """A kind of fact: as it is at first, how the user mentions that once it has changed, and after each kind of change."""
 
     name: str
@@ -163,7 +163,7 @@ class FactKind(Form):
 class Known(NamedTuple):
     """What a memory sentence says."""
 
-    kind: FactKind
+    kind: FactTemplate
     change: FactChange | None
     values: dict[str, str]
 
@@ -185,13 +185,13 @@ _TRACKS: dict[str, Track | None] = {"profession": Track.CAREER, **{track.value: 
 class Facts(StrictModel):
     """All kinds of facts, in groups."""
 
-    profession: tuple[FactKind, ...]
-    career: tuple[FactKind, ...]
-    health: tuple[FactKind, ...]
-    relationship: tuple[FactKind, ...]
-    preference: tuple[FactKind, ...]
-    background: tuple[FactKind, ...]
-    detail: tuple[FactKind, ...]
+    profession: tuple[FactTemplate, ...]
+    career: tuple[FactTemplate, ...]
+    health: tuple[FactTemplate, ...]
+    relationship: tuple[FactTemplate, ...]
+    preference: tuple[FactTemplate, ...]
+    background: tuple[FactTemplate, ...]
+    detail: tuple[FactTemplate, ...]
 
     @model_validator(mode="before")
     @classmethod
@@ -202,18 +202,18 @@ class Facts(StrictModel):
         return {group: [with_track(group, kind) for kind in kinds] for group, kinds in groups.items()}
 
     @cached_property
-    def kinds(self) -> tuple[FactKind, ...]:
+    def kinds(self) -> tuple[FactTemplate, ...]:
         """The kinds of all groups."""
         return tuple(kind for group in Facts.model_fields for kind in getattr(self, group))
 
     @cached_property
-    def named(self) -> dict[str, FactKind]:
+    def named(self) -> dict[str, FactTemplate]:
         """The kinds by name."""
         return {kind.name: kind for kind in self.kinds}
 
     @cached_property
-    def _by_first_word(self) -> dict[str, list[tuple[FactKind, FactChange | None]]]:
-        found: dict[str, list[tuple[FactKind, FactChange | None]]] = {}
+    def _by_first_word(self) -> dict[str, list[tuple[FactTemplate, FactChange | None]]]:
+        found: dict[str, list[tuple[FactTemplate, FactChange | None]]] = {}
         for kind in self.kinds:
             for change in (None, *kind.changes):
                 found.setdefault(kind.form(change).memory.split(" ", 1)[0], []).append((kind, change))
