@@ -41,9 +41,9 @@ def cosines(embedder: Embedder, rows: Sequence[str], columns: Sequence[str]) -> 
     return embedder.documents(rows) @ embedder.documents(columns).T
 
 
-def nameless(texts: Iterable[str], owner: str) -> list[str]:
-    """Texts without the name of the owner, its parts, and ``the user``, as some systems call the owner."""
-    names = sorted({owner, *owner.split()}, key=len, reverse=True)
+def nameless(texts: Iterable[str], owner: str, *others: str) -> list[str]:
+    """Texts without the names of the owner and others, their parts, and ``the user``, as some systems call the owner."""
+    names = sorted({part for name in (owner, *others) for part in (name, *name.split())}, key=len, reverse=True)
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))}|(?:[Tt]he )?User|[Tt]he user)\b(?:['\u2019]s\b)?:?")
     return [" ".join(pattern.sub(" ", text).split()) or text for text in texts]
 
@@ -114,9 +114,17 @@ class Ruler:
         The copiers need no system: ``copy_all``, and as many sentences as there are points, the first (``bar``), random ones
         (``random``) and those that a bag of words picks (``bag``).
         """
-        wanted, foreigners = nameless(session.points, owner), nameless(session.foreign, owner)
-        copied, points = nameless(owner_sentences(session.dialogue), owner), len(session.points)
-        near, foreign = cosines(self.embedder, copied, wanted), cosines(self.embedder, copied, foreigners)
+        wanted, points = nameless(session.points, owner), len(session.points)
+        # What the other speaker said of themselves may be kept under either name.
+        names = [owner, *{turn.speaker for turn in session.dialogue.turns if turn.speaker} - {owner}]
+        foreigners = nameless(session.foreign, *names)
+
+        def compared(texts: Sequence[str]) -> tuple[Cosines, Cosines]:
+            to_points = cosines(self.embedder, nameless(texts, owner), wanted)
+            return to_points, cosines(self.embedder, nameless(texts, *names), foreigners)
+
+        copied = nameless(owner_sentences(session.dialogue), owner)
+        near, foreign = compared(copied)
         picked = self._picked(copied)
         place = f"{owner} {session.dialogue.id}"
         counts = self._kept("copy_all", near, foreign) | self._kept("bar", near[:points], foreign[:points])
@@ -126,7 +134,7 @@ class Ruler:
         if memories is None:
             return counts
         written, k = nameless(memories, owner), len(memories)
-        counts |= self._kept("system", *(cosines(self.embedder, written, of) for of in (wanted, foreigners)))
+        counts |= self._kept("system", *compared(memories))
         by_chance = cosines(self.embedder, written, nameless(elsewhere, owner))
         counts["system/by_chance"] = points_found(by_chance, self.threshold), len(elsewhere)
         counts["first_k/found"] = points_found(near[:k], self.threshold), points

@@ -25,7 +25,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import run_tasks
 from eval.data import HALUMEM_USER, LOCOMO, find
 from eval.evidence import EvidenceFinder
-from eval.systems.base import Passage
+from eval.systems.base import DialogueSession, DialogueTurn, Passage
 from eval.transfer import __main__ as command
 from eval.transfer import report
 from eval.transfer.data import PointUpdate, TransferConfig, TransferQuestion, TransferSession, read_people
@@ -110,6 +110,15 @@ def test_a_foreign_point_is_matched_only_by_what_is_nearer_to_it_than_to_all_poi
     assert foreign_found(np.array([[0.8]]), np.array([[0.7]]), 0.65) == 1
     assert foreign_found(np.array([[0.8]]), np.zeros((1, 0)), 0.65) == 1
     assert foreign_found(np.array([[0.6]]), np.array([[0.1]]), 0.65) == 0
+
+
+def test_what_is_kept_of_the_other_speaker_is_seen_under_the_name_of_the_owner_too() -> None:
+    said = (("user", "Ana", "And you?"), ("assistant", "Bo Derek", "I sail."))
+    turns = tuple(DialogueTurn(f"D1:{number}", *turn) for number, turn in enumerate(said))
+    session = TransferSession(DialogueSession("s1", datetime(2025, 9, 1), turns), (), ("Bo Derek sails.",))
+    for memory in ("Ana sails.", "Bo Derek sails.", "Bo sails."):
+        assert RULER.session(session, "Ana", [memory])["system/foreign"] == (1, 1)
+    assert RULER.session(session, "Ana", ["Bo Derek is there."])["system/foreign"] == (0, 1)
 
 
 def test_the_name_of_the_owner_makes_no_two_texts_near() -> None:
