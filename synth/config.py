@@ -154,6 +154,7 @@ class Everyday(StrictModel):
     facts: Range
     turns: Range
     chat: Share
+    in_one_breath: Share
     updates: Share
     repeats: Share
     idle: Share

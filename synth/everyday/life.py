@@ -38,6 +38,12 @@ from synth.validators.base import memory_stems, rivals
 
 _DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
 _INTAKE_SCENES = 8
+_SHORT_REMARK, _ELABORATE = 12, 10
+"""Words of a remark that the owner may go on over, at most; words of what they say next from which a question may be passed."""
+_ANSWER = re.compile(
+    r"(?:yes|yeah|yep|yup|no|nope|nah|not|exactly|right|true|thanks?|thank you|ha|sure|i know|same|you|that's|because|since)\b",
+    re.IGNORECASE,
+)
 _FRIENDS_OWN = 0.55
 """Share of what a friend talks about, besides the owner's facts, that is of their own life."""
 
@@ -250,9 +256,9 @@ class Life:
         telling = rng.choice([one for one in tellings if _fits(one, friend)] or tellings)
         if not own:
             values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
-            return Piece(_spoken(rng, telling, values))
+            return Piece(self._spoken(telling, values))
         instance, held = self._begun(scene, telling.facts)
-        piece = Piece(_spoken(rng, telling, instance.values))
+        piece = Piece(self._spoken(telling, instance.values))
         guess = next((name for name, fact in held.items() if fact.recall), "")
         if len(held) == 1 and guess and not friend and rng.random() < self._plan.guessed:
             piece = self._guessed(held[guess])
@@ -263,6 +269,18 @@ class Life:
             place = _best(piece.exchanges, fact.text)
             piece.facts.append((place, self._fact(Event.ADD, fact, "", piece, before, provenance=provenance)))
         return piece
+
+    def _spoken(self, telling: Telling, values: Mapping[str, str]) -> list[tuple[str, str]]:
+        """The exchanges of a telling; here and there the owner goes on over a remark that asks nothing."""
+        rng = self._rng
+        texts = [draw(rng, [text], values) for text in telling.turns]
+        said: list[tuple[str, str]] = []
+        for own, other in zip(texts[::2], texts[1::2], strict=True):
+            if said and _passes(said[-1][1], own) and rng.random() < self._plan.in_one_breath:
+                said[-1] = (f"{said[-1][0]} {own}", other)
+            else:
+                said.append((own, other))
+        return said
 
     def _guessed(self, fact: HeldFact) -> Piece:
         """The other side says it first, and the owner agrees."""
@@ -279,7 +297,7 @@ class Life:
         values = self._cast.fill(instance.scene, rng, self._today, days)
         tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
         telling = rng.choice(tellings)
-        piece = Piece(_spoken(rng, telling, values))
+        piece = Piece(self._spoken(telling, values))
         told = {*later.change, *later.add} if telling.facts is None else set(telling.facts)
         for name, fact in later.change.items():
             if name not in told:
@@ -386,7 +404,7 @@ class Life:
         scene = rng.choice([scene for scene in scenes() if scene.facts and "attribute" not in scene.kinds])
         other = Cast(rng, stranger(rng, True, self._split), "female", self._split)
         telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
-        return Piece(_spoken(rng, telling, other.fill(scene, rng, self._today)), swapped=True)
+        return Piece(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)
 
     def _false_recall(self) -> Piece:
         """The other side remembers what was never said, and is put right."""
@@ -459,13 +477,15 @@ def _asked_back(rng: random.Random, recall: str) -> str:
     return capitalised(_say(rng, "asked_back", said=_say(rng, "recalled", recall=recall)))
 
 
+def _passes(remark: str, going_on: str) -> bool:
+    """Whether what the owner says next stands as well without the remark or question before it."""
+    if len(remark.split()) > _SHORT_REMARK or _ANSWER.match(going_on):
+        return False
+    return "?" not in remark or len(going_on.split()) >= _ELABORATE
+
+
 def _fits(telling: Telling, friend: bool) -> bool:
     return telling.to in ("any", "friend" if friend else "assistant")
-
-
-def _spoken(rng: random.Random, telling: Telling, values: Mapping[str, str]) -> list[tuple[str, str]]:
-    texts = [draw(rng, [text], values) for text in telling.turns]
-    return list(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _best(exchanges: Sequence[tuple[str, str]], text: str) -> int:
