@@ -40,7 +40,7 @@ _RELATIVE = re.compile(
 
 
 @dataclass(frozen=True)
-class Talk:
+class CountedSession:
     """A session as it is counted: who says what (True: the owner), and what a memory should hold of it."""
 
     turns: tuple[tuple[bool, str], ...]
@@ -52,7 +52,7 @@ class Talk:
         return [text for mine, text in self.turns if mine]
 
 
-def talk_of_data(path: Path) -> Iterator[Talk]:
+def talk_of_data(path: Path) -> Iterator[CountedSession]:
     """The sessions of a data set of ``python -m synth``; labels are what they add or change.
 
     Raises:
@@ -60,17 +60,17 @@ def talk_of_data(path: Path) -> Iterator[Talk]:
     """
     for labelled in read_sessions(path):
         turns = tuple((turn.role == "user", turn.content) for turn in labelled.session.dialogue)
-        yield Talk(turns, tuple(one.text for one in labelled.operations if one.event is not Event.NONE))
+        yield CountedSession(turns, tuple(one.text for one in labelled.operations if one.event is not Event.NONE))
 
 
-def talk_of_person(person: TransferPerson) -> Iterator[Talk]:
+def talk_of_person(person: TransferPerson) -> Iterator[CountedSession]:
     """The sessions of somebody in a benchmark; labels are the points about them."""
     for session in person.sessions:
         turns = tuple((turn.role == "user", turn.text) for turn in session.dialogue.turns)
-        yield Talk(turns, session.points)
+        yield CountedSession(turns, session.points)
 
 
-def distances(sessions: Sequence[Talk]) -> dict[str, float]:
+def distances(sessions: Sequence[CountedSession]) -> dict[str, float]:
     """Figures of talk and labels; shares are in [0, 1], rates per 1,000 words of the owner.
 
     Args:
@@ -114,7 +114,7 @@ def distances(sessions: Sequence[Talk]) -> dict[str, float]:
     }
 
 
-def known_words(data: Iterable[Talk], target: Sequence[Talk]) -> float:
+def known_words(data: Iterable[CountedSession], target: Sequence[CountedSession]) -> float:
     """Share of the content stems of a target, each counted as often as it is said, that are in the data at all."""
     known: set[str] = set()
     for talk in data:
@@ -124,7 +124,7 @@ def known_words(data: Iterable[Talk], target: Sequence[Talk]) -> float:
     return sum(stem in known for stem in said) / max(len(said), 1)
 
 
-def markdown(columns: Mapping[str, Sequence[Talk]], data: str) -> str:
+def markdown(columns: Mapping[str, Sequence[CountedSession]], data: str) -> str:
     """The table of some columns; the last row says how much of each the column `data` knows."""
     found = {name: distances(sessions) for name, sessions in columns.items()}
     rows = [["", *columns], ["---", *["---:"] * len(columns)]]
@@ -135,7 +135,7 @@ def markdown(columns: Mapping[str, Sequence[Talk]], data: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def sample(path: Path, most: int) -> list[Talk]:
+def sample(path: Path, most: int) -> list[CountedSession]:
     """Sessions of a data set, evenly spread over it, at most so many."""
     found = list(islice(talk_of_data(path), 20_000))
     step = max(len(found) // most, 1)
@@ -147,7 +147,7 @@ def _best_turn(label: str, own: Sequence[str]) -> float:
     return max((len(stems & content_stems(text)) for text in own), default=0) / max(len(stems), 1)
 
 
-def _answers(label: str, talk: Talk) -> bool:
+def _answers(label: str, talk: CountedSession) -> bool:
     """Whether the turn that says most of a label answers a question of the other side."""
     stems = content_stems(label)
     places = [place for place, (mine, _) in enumerate(talk.turns) if mine]

@@ -58,8 +58,8 @@ def _ago(rng: random.Random, today: date, recent: bool = False) -> tuple[str, st
     return said, f"in {today.year - years}", str(today.year - years)
 
 
-def _ahead(rng: random.Random, today: date) -> tuple[str, str, str]:
-    """A day or month to come, in the same three forms."""
+def _ahead(rng: random.Random, today: date) -> tuple[str, str, str, str]:
+    """A day or month to come, in the same three forms, and from when on it is over."""
     if rng.random() < 0.75:
         days = rng.choice((1, 2, 3, 4, 5, 6, 14, 21))
         when = today + timedelta(days=days)
@@ -69,12 +69,12 @@ def _ahead(rng: random.Random, today: date) -> tuple[str, str, str]:
             said = rng.choice((f"this {when:%A}", f"this coming {when:%A}", f"on {when:%A}"))
         else:
             said = f"in {_NUMBERS[days // 7]} weeks"
-        return said, f"on {day(when)}", day(when)
+        return said, f"on {day(when)}", day(when), when.isoformat()
     month = (today.replace(day=28) + timedelta(days=7)).replace(day=1)
-    return "next month", f"in {month:%B %Y}", f"{month:%B %Y}"
+    return "next month", f"in {month:%B %Y}", f"{month:%B %Y}", (month + timedelta(days=27)).isoformat()
 
 
-class Cast:
+class LifeCast:
     """Whoever and whatever stays the same in the life of one person."""
 
     def __init__(self, rng: random.Random, name: str, gender: str, split: Split) -> None:
@@ -91,11 +91,13 @@ class Cast:
     def fill(self, scene: Scene, rng: random.Random, today: date, given: Mapping[str, str] = {}) -> dict[str, str]:
         """Values for all slots of a scene; what is `given` stays, lists and days are drawn anew.
 
+        ``ahead_due`` is the day from which on what is `ahead` is over.
+
         Raises `KeyError` for a slot that is neither declared, nor a list, nor of those that are known everywhere.
         """
         declared = {**scene.slots, **{slot: source for one in scene.later for slot, source in one.slots.items()}}
         found = dict(given)
-        days: dict[str, tuple[str, str, str]] = {}
+        days: dict[str, tuple[str, ...]] = {}
         for slot in sorted(scene.mentioned - found.keys()):
             if match := _DAY.match(slot):
                 which = "".join(match.group(1, 2))
@@ -103,6 +105,7 @@ class Cast:
                     days[which] = _ahead(rng, today) if match[1] == "ahead" else _ago(rng, today, match[1] == "recent")
                 made = days[which]
                 found[slot] = made[("", "_date", "_day").index(match[3] or "")]
+                found.update({f"{which}_due": due for due in made[3:]})
             else:
                 found[slot] = self._value(slot, declared, rng, found)
         return found
@@ -129,7 +132,9 @@ class Cast:
             self._person("partner")
             return "wife" if self._female["partner"] else "husband"
         if base in OWN:
-            return self._known.get(slot) or self._known.setdefault(slot, self._rng.choice(value_lists()[OWN[base]]))
+            if slot not in self._known:
+                self._known[slot] = self._other(value_lists()[OWN[base]], self._rng, self._known)
+            return self._known[slot]
         return self._other(value_lists()[base], rng, taken)
 
     def _other(self, values: tuple[str, ...], rng: random.Random, taken: Mapping[str, str]) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from deltamem.config import run_plain
 from deltamem.memory import alternatives
 from deltamem.text import content_stems
-from synth.everyday.cast import Cast
-from synth.everyday.scenes import FOLDER, Fact, Later, Scene, SceneFile, Telling, draw, filled, satisfied, value_lists
+from synth.everyday.cast import LifeCast
+from synth.everyday.scenes import FOLDER, Scene, SceneFact, SceneFile, Telling, draw, filled, satisfied, value_lists
 from synth.pools import load
 
 _DRAWS = 12
@@ -31,7 +31,7 @@ def problems(scene: Scene) -> Iterator[str]:
     for number in range(_DRAWS):
         rng = random.Random(f"{scene.name}/{number}")
         name, gender = ("Nora Bell", "female") if number % 2 else ("Paul Bell", "male")
-        cast = Cast(rng, name, gender, "train")
+        cast = LifeCast(rng, name, gender, "train")
         try:
             values = cast.fill(scene, rng, _TODAY, {"name": name})
         except KeyError as error:
@@ -43,57 +43,63 @@ def problems(scene: Scene) -> Iterator[str]:
 
 
 def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
-    labels = {}
+    first = {name: _labels(fact, values, rng) for name, fact in scene.facts.items()}
     for name, fact in scene.facts.items():
-        labels[name] = draw(rng, fact.label, values)
-        yield from _fact(name, fact, labels[name], values)
+        yield from _fact(name, fact, first[name], values)
     for telling in scene.tell:
-        yield from _telling(telling, {name: (fact, labels[name]) for name, fact in scene.facts.items()}, values, rng)
+        yield from _telling(telling, first, values, rng)
+    versions = {"": first}  # By the change that made them
     for later in scene.later:
-        yield from _later(later, labels, values, rng)
+        place = later.name or later.op
+        made = {name: _labels(fact, values, rng) for name, fact in {**later.change, **later.add}.items()}
+        versions[later.name] = {**versions.get(later.name, {}), **made} if later.name else versions[""]
+        for name, fact in {**later.change, **later.add}.items():
+            yield from _fact(f"{place}.{name}", fact, made[name], values)
+            before = versions.get(later.after, {}).get(name, []) if name in later.change else []
+            yield from _changed(f"{place}.{name}", fact, made[name], before, values)
+        for telling in later.tell:
+            yield from _telling(telling, made, values, rng, place)
 
 
-def _later(later: Later, labels: Mapping[str, str], values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
-    told = {}
-    place = later.name or later.op
-    for name, fact in {**later.change, **later.add}.items():
-        label = draw(rng, fact.label, values)
-        yield from _fact(f"{place}.{name}", fact, label, values)
-        told[name] = (fact, label)
-        before = labels.get(name, "")
-        if name in later.change and not later.after:
-            if label == before:
-                yield f"{place}.{name}: the changed fact is the fact as it was"
-            keys = [tuple(filled(one, values) for one in alternatives(key)) for key in fact.keys]
-            if before and all(satisfied([key], before) for key in keys):
-                yield f"{place}.{name}: one key at least must be new, but all of them are in {before!r}"
-            for word in fact.old:
-                gone = filled(word, values)
-                if gone.casefold() not in before.casefold():
-                    yield f"{place}.{name}: the old word {gone!r} is not in {before!r}"
-                if gone.casefold() in label.casefold():
-                    yield f"{place}.{name}: the old word {gone!r} is in the changed fact {label!r}"
-    for telling in later.tell:
-        yield from _telling(telling, told, values, rng, place)
+def _labels(fact: SceneFact, values: Mapping[str, str], rng: random.Random) -> list[str]:
+    """A drawing of each variant."""
+    return [draw(rng, [text], values) for text in fact.label]
 
 
-def _fact(name: str, fact: Fact, label: str, values: Mapping[str, str]) -> Iterator[str]:
-    if values["name"] not in label or not label.endswith("."):
-        yield f"{name}: a memory names {{name}} and ends with a full stop: {label!r}"
-    if len(label.split()) not in _LABEL_WORDS:
-        yield f"{name}: a memory has {_LABEL_WORDS.start} to {_LABEL_WORDS.stop - 1} words: {label!r}"
-    if word := _FIRST_PERSON.search(label):
-        yield f"{name}: a memory is in the third person, without {word[0]!r}: {label!r}"
+def _changed(
+    place: str, fact: SceneFact, labels: Sequence[str], before: Sequence[str], values: Mapping[str, str]
+) -> Iterator[str]:
     keys = [tuple(filled(one, values) for one in alternatives(key)) for key in fact.keys]
-    for key in keys:
-        if not satisfied([key], label):
-            yield f"{name}: none of {key} is in {label!r}"
-    if fact.recall and not fact.recall.startswith("you"):
-        yield f"{name}: recall continues 'you said that', so it begins with 'you': {fact.recall!r}"
+    for old in before:
+        if old in labels:
+            yield f"{place}: the changed fact is the fact as it was"
+        if all(satisfied([key], old) for key in keys):
+            yield f"{place}: one key at least must be new, but all of them are in {old!r}"
+    for gone in (filled(word, values) for word in fact.old):
+        if missing := [old for old in before if not satisfied([gone], old)]:
+            yield f"{place}: the old word {gone!r} is not in {missing[0]!r}"
+        if kept := [label for label in labels if satisfied([gone], label)]:
+            yield f"{place}: the old word {gone!r} is in the changed fact {kept[0]!r}"
+
+
+def _fact(name: str, fact: SceneFact, labels: Sequence[str], values: Mapping[str, str]) -> Iterator[str]:
+    keys = [tuple(filled(one, values) for one in alternatives(key)) for key in fact.keys]
+    for label in labels:
+        if values["name"] not in label or not label.endswith("."):
+            yield f"{name}: a memory names {{name}} and ends with a full stop: {label!r}"
+        if len(label.split()) not in _LABEL_WORDS:
+            yield f"{name}: a memory has {_LABEL_WORDS.start} to {_LABEL_WORDS.stop - 1} words: {label!r}"
+        if word := _FIRST_PERSON.search(label):
+            yield f"{name}: a memory is in the third person, without {word[0]!r}: {label!r}"
+        for key in keys:
+            if not satisfied([key], label):
+                yield f"{name}: none of {key} is in {label!r}"
+    if fact.recall and not fact.recall.startswith("you") and "you" not in fact.recall:
+        yield f"{name}: recall continues 'you said that', so it speaks of 'you': {fact.recall!r}"
 
 
 def _telling(
-    telling: Telling, facts: Mapping[str, tuple[Fact, str]], values: Mapping[str, str], rng: random.Random, place: str = ""
+    telling: Telling, labels: Mapping[str, Sequence[str]], values: Mapping[str, str], rng: random.Random, place: str = ""
 ) -> Iterator[str]:
     if len(telling.turns) % 2:
         yield f"{place} tell: the owner begins and the other side ends, so the turns are even: {telling.turns[0][:50]!r}"
@@ -105,11 +111,11 @@ def _telling(
             yield f"{place} tell: people do not call themselves by name: {text!r}"
     own = content_stems(values.get("name", ""))
     said = content_stems(" ".join(turns))
-    chosen = facts if telling.facts is None else {name: facts[name] for name in telling.facts}
-    for _, label in chosen.values():
-        stems = {stem for stem in content_stems(label) - own if not stem.isdigit()}
-        if stems and len(stems & said) < _SUPPORT * len(stems):
-            yield f"{place} tell: of {label!r} hardly a word is said: {turns[0][:50]!r}"
+    for name in labels if telling.facts is None else telling.facts:
+        for label in labels[name]:
+            stems = {stem for stem in content_stems(label) - own if not stem.isdigit()}
+            if stems and len(stems & said) < _SUPPORT * len(stems):
+                yield f"{place} tell: of {label!r} hardly a word is said: {turns[0][:50]!r}"
 
 
 def report(scenes: Sequence[Scene]) -> str:
@@ -121,7 +127,7 @@ def report(scenes: Sequence[Scene]) -> str:
     rng = random.Random(1)
     best = []
     for scene in scenes:
-        cast = Cast(rng, "Nora Bell", "female", "train")
+        cast = LifeCast(rng, "Nora Bell", "female", "train")
         values = cast.fill(scene, rng, _TODAY)
         for fact in scene.facts.values():
             stems = content_stems(draw(rng, fact.label, values)) - content_stems("Nora Bell")
@@ -151,7 +157,7 @@ def report(scenes: Sequence[Scene]) -> str:
 
 def _show(scene: Scene) -> None:
     rng = random.Random()
-    values = Cast(rng, "Nora Bell", "female", "train").fill(scene, rng, _TODAY)
+    values = LifeCast(rng, "Nora Bell", "female", "train").fill(scene, rng, _TODAY)
     for title, tell, facts in (
         ("", scene.tell, scene.facts),
         *((f"later ({o.op})", o.tell, {**o.change, **o.add}) for o in scene.later),

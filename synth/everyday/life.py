@@ -18,8 +18,8 @@ from deltamem.memory import Event, Keyword
 from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
 from deltamem.text import content_stems
 from synth.config import Everyday
-from synth.everyday.cast import Cast, stranger
-from synth.everyday.scenes import Fact, Later, Scene, Telling, draw, filled, phrases, satisfied, scenes
+from synth.everyday.cast import LifeCast, stranger
+from synth.everyday.scenes import Later, Scene, SceneFact, Telling, draw, filled, phrases, satisfied, scenes
 from synth.offline.grammar import capitalised
 from synth.planning import rounded
 from synth.records import (
@@ -39,11 +39,14 @@ from synth.validators.base import memory_stems, rivals
 _DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
 _INTAKE_SCENES = 8
 _SHORT_REMARK, _ELABORATE = 12, 10
-"""Words of a remark that the owner may go on over, at most; words of what they say next from which a question may be passed."""
+"""Words of a remark that the owner may go on over, at most; words of going on from which a question may be passed."""
 _ANSWER = re.compile(
-    r"(?:yes|yeah|yep|yup|no|nope|nah|not|exactly|right|true|thanks?|thank you|ha|sure|i know|same|you|that's|because|since)\b",
+    r"(?:yes|yeah|yep|yup|no|nope|nah|not|i don't|exactly|right|true|thanks?|thank you|ha|sure|i know|same|you|that's|"
+    r"because)\b",
     re.IGNORECASE,
 )
+_SAYS_BEFORE = 0.34
+"""Share of the words that a change takes away from which on the owner has said what held before."""
 _FRIENDS_OWN = 0.55
 """Share of what a friend talks about, besides the owner's facts, that is of their own life."""
 
@@ -61,7 +64,7 @@ class HeldFact:
 
 
 @dataclass(slots=True)
-class Instance:
+class PlayedScene:
     """A scene in this life."""
 
     scene: Scene
@@ -70,8 +73,10 @@ class Instance:
     last_change: dict[str, str] = field(default_factory=dict)  # By fact the name of what changed it last
     told: set[int] = field(default_factory=set)  # Places of the changes that have come
 
-    def due(self, session: int) -> list[int]:
-        """Places of the changes that can come in a session."""
+    def due(self, session: int, today: date) -> list[int]:
+        """Places of the changes that can come in a session; what was ahead has to be over."""
+        if any(slot.endswith("_due") and value > today.isoformat() for slot, value in self.values.items()):
+            return []
         return [
             place
             for place, later in enumerate(self.scene.later)
@@ -118,8 +123,8 @@ class Life:
     def __init__(self, rng: random.Random, plan: Everyday, fixed: FixedPart, split: Split, *, newcomer: bool) -> None:
         self._rng, self._plan, self._split = rng, plan, split
         self.name, self._fixed = fixed.name, fixed
-        self._cast = Cast(rng, fixed.name, fixed.gender, split)
-        self._instances: list[Instance] = []
+        self._cast = LifeCast(rng, fixed.name, fixed.gender, split)
+        self._instances: list[PlayedScene] = []
         self._used: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._texts: set[str] = set()
@@ -139,10 +144,10 @@ class Life:
         held = [fact for one in self._instances for fact in one.facts.values()]
         return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
 
-    def _begun(self, scene: Scene, facts: Sequence[str] | None = None) -> tuple[Instance, dict[str, HeldFact]]:
+    def _begun(self, scene: Scene, facts: Sequence[str] | None = None) -> tuple[PlayedScene, dict[str, HeldFact]]:
         """A scene comes into this life; what it leaves to remember, of some of its facts or all."""
         values = self._cast.fill(scene, self._rng, self._today)
-        instance = Instance(scene, values)
+        instance = PlayedScene(scene, values)
         chosen = scene.facts if facts is None else {name: scene.facts[name] for name in facts}
         for name, fact in chosen.items():
             if (held := self._held(fact, values)).text not in self._texts:
@@ -153,7 +158,7 @@ class Life:
         self._used.update((scene.name, *scene.group))
         return instance, instance.facts
 
-    def _held(self, fact: Fact, values: Mapping[str, str]) -> HeldFact:
+    def _held(self, fact: SceneFact, values: Mapping[str, str]) -> HeldFact:
         keys = tuple(
             filled(key, values) if isinstance(key, str) else tuple(dict.fromkeys(filled(one, values) for one in key))
             for key in fact.keys
@@ -227,7 +232,7 @@ class Life:
         updates, repeats = rounded(rng, plan.updates * wanted), rounded(rng, plan.repeats * wanted)
         done = 0
         for instance in changing:
-            if updates > 0 and (due := instance.due(self._session)):
+            if updates > 0 and (due := instance.due(self._session, self._today)):
                 piece = self._change(instance, rng.choice(due), friend, before)
                 updates -= sum(fact.event is Event.UPDATE for _, fact in piece.facts)
                 done += len(piece.facts)
@@ -255,7 +260,7 @@ class Life:
         tellings = [one for one in scene.tell if bool(scene.facts if one.facts is None else one.facts) == own]
         telling = rng.choice([one for one in tellings if _fits(one, friend)] or tellings)
         if not own:
-            values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
+            values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
             return Piece(self._spoken(telling, values))
         instance, held = self._begun(scene, telling.facts)
         piece = Piece(self._spoken(telling, instance.values))
@@ -288,7 +293,7 @@ class Life:
         asked = _say(rng, "guessed", recall=fact.recall)
         return Piece([(_say(rng, "before_guess"), asked), (_say(rng, "guessed_right"), _say(rng, "acknowledged"))])
 
-    def _change(self, instance: Instance, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> Piece:
+    def _change(self, instance: PlayedScene, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> Piece:
         """What becomes of the facts of a scene."""
         rng = self._rng
         later: Later = instance.scene.later[place]
@@ -314,12 +319,7 @@ class Life:
                 word for word in (filled(one, values) for one in fact.old) if word.casefold() in old.text.casefold()
             )
             outdated = tuple(word for word in gone if word.casefold() not in new.text.casefold())
-            own = " ".join(user for user, _ in piece.exchanges)
-            signal: Signal = "value"
-            if any(satisfied([word], own) for word in outdated):
-                signal = "explicit"
-            elif not any(satisfied([key], own) for key in new.keys):
-                signal = "implied"
+            signal = self._signal(old.text, new, piece)
             made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
             piece.facts.append((_best(piece.exchanges, new.text), made))
         for name, fact in later.add.items():
@@ -329,6 +329,14 @@ class Life:
                 self._kinds[fact.kind] += 1
                 piece.facts.append((_best(piece.exchanges, held.text), self._fact(Event.ADD, held, "", piece, before)))
         return piece
+
+    def _signal(self, before: str, new: HeldFact, piece: Piece) -> Signal:
+        """How much the owner says of a change: what held before too, what holds now, or neither."""
+        own = " ".join(user for user, _ in piece.exchanges)
+        gone = memory_stems(before, self.name) - memory_stems(new.text, self.name)
+        if gone and len(gone & content_stems(own)) >= _SAYS_BEFORE * len(gone):
+            return "explicit"
+        return "value" if any(satisfied([key], own) for key in new.keys) else "implied"
 
     def _repeated(self, fact: HeldFact, before: Mapping[str, frozenset[str]]) -> Piece:
         """What is remembered already is said again, and agreed to."""
@@ -402,7 +410,7 @@ class Life:
         """A scene of the other side's life, told by them; the owner answers."""
         rng = self._rng
         scene = rng.choice([scene for scene in scenes() if scene.facts and "attribute" not in scene.kinds])
-        other = Cast(rng, stranger(rng, True, self._split), "female", self._split)
+        other = LifeCast(rng, stranger(rng, True, self._split), "female", self._split)
         telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
         return Piece(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)
 
@@ -415,7 +423,7 @@ class Life:
         if not others:
             return self._talk("", friend=False)
         scene = rng.choice(others)
-        values = Cast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
+        values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
         recall = draw(rng, [rng.choice([fact.recall for fact in scene.facts.values() if fact.recall])], values)
         said = _asked_back(rng, recall)
         return Piece([("", said), (_say(rng, "denied"), _say(rng, "sorry"))])

@@ -31,7 +31,7 @@ Partner = Literal["any", "assistant", "friend"]
 """Who the other side of a telling can be."""
 
 
-class Fact(StrictModel):
+class SceneFact(StrictModel):
     """What a memory keeps of a scene."""
 
     kind: FactKind
@@ -71,8 +71,8 @@ class Later(StrictModel):
     op: Change
     after: str = ""
     """The change that must have come before; empty: the facts are as the scene left them."""
-    change: Annotated[dict[str, Fact], Field(min_length=1)]
-    add: dict[str, Fact] = Field(default={})
+    change: Annotated[dict[str, SceneFact], Field(min_length=1)]
+    add: dict[str, SceneFact] = Field(default={})
     slots: dict[str, str | tuple[str, ...]] = Field(default={})
     tell: Annotated[tuple[Telling, ...], Field(min_length=1)]
 
@@ -87,7 +87,7 @@ class Scene(StrictModel):
     """A life has at most one scene of each group: two of them would contradict each other."""
     slots: dict[str, str | tuple[str, ...]] = Field(default={})
     """By slot the list of values that it draws from, values of its own, or a range of numbers as in ``3..12``."""
-    facts: dict[str, Fact] = Field(default={})
+    facts: dict[str, SceneFact] = Field(default={})
     tell: Annotated[tuple[Telling, ...], Field(min_length=1)]
     later: tuple[Later, ...] = ()
     place: Literal["", "first", "last"] = ""

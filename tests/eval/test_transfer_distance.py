@@ -8,9 +8,9 @@ from heldout_cases import people
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
 from eval.transfer.__main__ import distance
-from eval.transfer.distance import Talk, distances, known_words, markdown
+from eval.transfer.distance import CountedSession, distances, known_words, markdown
 
-TOLD = Talk(
+TOLD = CountedSession(
     (
         (True, "Hi!"),
         (False, "Where did you go yesterday?"),
@@ -35,7 +35,7 @@ def test_figures_are_those_that_one_counts_by_hand() -> None:
 
 
 def test_a_data_set_knows_its_own_words_and_few_of_others() -> None:
-    other = Talk(((True, "Quantum lasers wobble."), (False, "Zap.")), ())
+    other = CountedSession(((True, "Quantum lasers wobble."), (False, "Zap.")), ())
     assert known_words([TOLD], [TOLD]) == 1
     assert known_words([TOLD], [other]) == 0
     table = markdown({"mine": [TOLD], "theirs": [other]}, "mine").splitlines()

@@ -9,7 +9,7 @@ from datetime import date, datetime
 import pytest
 from pydantic import ValidationError
 
-from synth.everyday.cast import Cast
+from synth.everyday.cast import LifeCast
 from synth.everyday.check import problems
 from synth.everyday.scenes import Scene, draw, phrases, satisfied, scenes
 from synth.records import FactKind
@@ -104,7 +104,7 @@ def test_days_are_said_and_remembered_alike() -> None:
     one = scene(tell=[["I swam in a lake {ago}, and shall again {ahead} ({ahead_date}).", "Brr."]])
     for seed in range(200):
         rng = random.Random(seed)
-        values = Cast(rng, "Ana Bell", "female", "train").fill(one, rng, TODAY)
+        values = LifeCast(rng, "Ana Bell", "female", "train").fill(one, rng, TODAY)
         assert values["ago_day"] in values["ago_date"]
         assert values["ago"] != values["ago_date"] and values["ahead"] != values["ahead_date"]
         if values["ago"] == "yesterday":
@@ -120,13 +120,13 @@ def test_what_is_recent_is_two_weeks_old_at_most() -> None:
     one = scene(tell=[["I swam in a lake {ago}, and was ill {recent} ({recent_day}).", "Oh."]])
     for seed in range(50):
         rng = random.Random(seed)
-        values = Cast(rng, "Nora Bell", "female", "train").fill(one, rng, TODAY)
+        values = LifeCast(rng, "Nora Bell", "female", "train").fill(one, rng, TODAY)
         assert 1 <= (TODAY - datetime.strptime(values["recent_day"], "%d %B %Y").date()).days <= 14
 
 
 def test_the_people_of_a_life_stay_the_same_and_are_of_their_gender() -> None:
     rng = random.Random(1)
-    cast = Cast(rng, "Ana Bell", "female", "train")
+    cast = LifeCast(rng, "Ana Bell", "female", "train")
     people = scene(tell=[["{sister} and {friend_m} ({friend_m_they}) and {friend_m2}.", "{partner_their} {spouse}."]])
     first, again = cast.fill(people, rng, TODAY), cast.fill(people, rng, TODAY)
     assert all(first[slot] == again[slot] for slot in ("sister", "friend_m", "friend_m2", "spouse"))
