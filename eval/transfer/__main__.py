@@ -2,8 +2,6 @@
 
 ``python -m eval.transfer table FOLDER...`` puts finished runs into one Markdown table.
 
-``python -m eval.transfer distance DATA`` says how far training data are from the talk that is measured on.
-
 Exit code 0; 1 if a session or search failed (the rest is kept, and the same command tries again); 2 for bad input.
 """
 
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
-from deltamem.config import composed, run_hydra, run_plain, validated
+from deltamem.config import run_hydra, run_plain, validated
 from deltamem.errors import DeltaMemError
 from deltamem.progress import ProgressDisplay
 from deltamem.runs import file_sha256, run_tasks
@@ -27,18 +25,13 @@ from eval.models import make_embedder, open_models
 from eval.runner import FAILED, MEMORY_FOLDER
 from eval.summary import write_summary
 from eval.systems.kinds import asks_model, make_system, system_kind
-from eval.transfer.data import SUITES, TransferConfig, read_people
-from eval.transfer.distance import markdown, sample, talk_of_person
+from eval.transfer.data import TransferConfig, read_people
 from eval.transfer.measures import Ruler, bag_of_words
 from eval.transfer.report import BENCHMARK, markdown_table, read_summary, summarise, summary_table, warnings
 from eval.transfer.run import TransferFiles, TransferRun
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-_SAMPLE = 300
-"""Sessions of a data set that its distance is measured by."""
 
 
 async def evaluate(config: TransferConfig, console: Console) -> dict[str, Any]:
@@ -99,28 +92,8 @@ def table(folders: Sequence[Path]) -> int:
     return 0
 
 
-def distance(given: Sequence[str]) -> int:
-    """Print how far a data set of ``python -m synth`` is from each file of a benchmark that is there."""
-    if len(given) != 1:
-        raise DeltaMemError("name the folder of one data set: python -m eval.transfer distance DATA")
-    path = Path(given[0])
-    columns = {path.name: sample(path / "sessions.jsonl" if path.is_dir() else path, _SAMPLE)}
-    for suite in SUITES:
-        config = composed(BENCHMARK, [f"suites=[{suite}]", "conversations=null", "system=copy_all"])
-        try:
-            people = read_people(validated(config, TransferConfig)).people
-        except DeltaMemError as error:
-            print(error, file=sys.stderr)
-            continue
-        columns[suite] = [talk for person in people for talk in talk_of_person(person)]
-    print(markdown(columns, path.name))
-    return 0
-
-
 def main() -> NoReturn:
     """What the command line asks for; exits."""
-    if sys.argv[1:2] == ["distance"]:
-        run_plain(lambda: distance(sys.argv[2:]))
     if sys.argv[1:2] == ["table"]:
         run_plain(lambda: table(list(map(Path, sys.argv[2:]))))
     run_hydra(task, BENCHMARK)

@@ -1,19 +1,27 @@
-"""How far training data are from the talk that a memory meets: the same figures for a data set, LoCoMo and HaluMem."""
+"""How far training data are from the talk that a memory meets: ``python -m eval.transfer.distance DATA``.
+
+The same figures for a data set of ``python -m synth`` and for each suite of ``python -m eval.transfer`` whose file is there.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
 
+from deltamem.config import composed, run_plain, validated
+from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import read_sessions
 from deltamem.text import MONTHS, WEEKDAYS, content_stems, words
-from eval.transfer.data import TransferPerson
+from eval.transfer.data import SUITES, TransferConfig, TransferPerson, read_people
 
+_SAMPLE = 300
+"""Sessions of a data set that its distance is measured by."""
 _SAME_WORDS = 27_000
 """Words of the owners in which types and rows of four are counted, as both grow with the amount of text."""
 _STANDS = 0.8
@@ -159,3 +167,25 @@ def _answers(label: str, talk: CountedSession) -> bool:
 
 def _dated(label: str) -> bool:
     return any(word[0].isdigit() or word.casefold() in MONTHS for word in words(label))
+
+
+def distance(given: Sequence[str]) -> int:
+    """Print how far a data set of ``python -m synth`` is from each file of a benchmark that is there."""
+    if len(given) != 1:
+        raise DeltaMemError("name the folder of one data set: python -m eval.transfer.distance DATA")
+    path = Path(given[0])
+    columns = {path.name: sample(path / "sessions.jsonl" if path.is_dir() else path, _SAMPLE)}
+    for suite in SUITES:
+        config = composed("transfer", [f"suites=[{suite}]", "conversations=null", "system=copy_all"])
+        try:
+            people = read_people(validated(config, TransferConfig)).people
+        except DeltaMemError as error:
+            print(error, file=sys.stderr)
+            continue
+        columns[suite] = [talk for person in people for talk in talk_of_person(person)]
+    print(markdown(columns, path.name))
+    return 0
+
+
+if __name__ == "__main__":
+    run_plain(lambda: distance(sys.argv[1:]))

@@ -7,8 +7,7 @@ from heldout_cases import people
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
-from eval.transfer.__main__ import distance
-from eval.transfer.distance import CountedSession, distances, known_words, markdown
+from eval.transfer.distance import CountedSession, distance, distances, known_words, markdown
 
 TOLD = CountedSession(
     (
