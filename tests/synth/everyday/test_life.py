@@ -109,9 +109,9 @@ def test_dates_of_labels_are_computed_from_what_is_said() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_sessions_with_friends_follow_their_share(share: float) -> None:
-    sessions = list(labelled_sessions(life(4, friends=share)))[1:]
-    named = [": " in session.session.dialogue[0].content.split()[0] + " " for session in sessions]
-    assert set(named) == {share == 1.0}
+    sessions = [session.session for session in labelled_sessions(life(4, friends=share))][1:]
+    named = {session.dialogue[0].content.startswith(f"{session.person_name.split()[0]}: ") for session in sessions}
+    assert named == {share == 1.0}
 
 
 def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) -> None:
