@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache
@@ -177,8 +177,12 @@ class Life:
         """Whether a scene can come into this life now."""
         if self._used.intersection(scene.group) or not any(_fits(one, friend) for one in scene.tell):
             return False
-        allowed = all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in scene.kinds)
+        allowed = self._allowed(scene.kinds)
         return allowed and (scene.name not in self._used or (not scene.once and self._rng.random() < self._plan.families))
+
+    def _allowed(self, kinds: Iterable[FactKind]) -> bool:
+        """Whether none of some kinds is left out by the plan."""
+        return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
     def _fresh_scene(self, kind: str, friend: bool = False) -> Scene:
         """A scene with facts of a kind that this life has not had, as long as there is one."""
@@ -232,7 +236,9 @@ class Life:
         updates, repeats = rounded(rng, plan.updates * wanted), rounded(rng, plan.repeats * wanted)
         done = 0
         for instance in changing:
-            if updates > 0 and (due := instance.due(self._session, self._today)):
+            places = instance.due(self._session, self._today)
+            due = [place for place in places if self._allowed(instance.scene.later[place].kinds)]
+            if updates > 0 and due:
                 piece = self._change(instance, rng.choice(due), friend, before)
                 updates -= sum(fact.event is Event.UPDATE for _, fact in piece.facts)
                 done += len(piece.facts)

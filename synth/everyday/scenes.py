@@ -76,6 +76,11 @@ class Later(StrictModel):
     slots: dict[str, str | tuple[str, ...]] = Field(default={})
     tell: Annotated[tuple[Telling, ...], Field(min_length=1)]
 
+    @property
+    def kinds(self) -> tuple[FactKind, ...]:
+        """The kinds of the facts that it changes or adds."""
+        return tuple(fact.kind for fact in (*self.change.values(), *self.add.values()))
+
 
 class Scene(StrictModel):
     """One thing that people talk about; without `facts` it is talk that leaves nothing to remember."""
