@@ -45,6 +45,8 @@ _ANSWER = re.compile(
     r"because)\b",
     re.IGNORECASE,
 )
+_MOVES_ON = 0.7
+"""Share of the turns with two subjects in which something is said between them."""
 _SAYS_BEFORE = 0.34
 """Share of the words that a change takes away from which on the owner has said what held before."""
 _FRIENDS_OWN = 0.55
@@ -440,6 +442,10 @@ class Life:
 
     # --- putting together ------------------------------------------------------------------------------------------------
 
+    def _moving_on(self) -> str:
+        """What mostly stands between two subjects of one turn."""
+        return f"{_say(self._rng, 'moving_on')} " if self._rng.random() < _MOVES_ON else ""
+
     def _joined(self, pieces: Sequence[Piece]) -> tuple[list[tuple[str, str]], list[PlannedFact], list[SessionFact]]:
         """All exchanges in a row; a piece in which the other side speaks first begins at the end of the one before."""
         exchanges: list[tuple[str, str]] = []
@@ -454,7 +460,7 @@ class Life:
                 if waiting:
                     exchanges.append((user, other))
                     user, other = waiting, ""
-                exchanges.append((user, f"{other} {told[0]}".strip()))
+                exchanges.append((user, f"{other} {self._moving_on()}{told[0]}".strip()))
                 exchanges += list(zip(told[1:-1:2], told[2:-1:2], strict=True))
                 waiting = told[-1]
                 continue
@@ -468,7 +474,7 @@ class Life:
                     own[0] = (user, f"{other} {own[0][1]}")
                     start -= 1
             elif waiting:
-                own[0] = (f"{waiting} {own[0][0]}", own[0][1])
+                own[0] = (f"{waiting} {self._moving_on()}{own[0][0]}", own[0][1])
                 waiting = ""
             exchanges += own
             for place, fact in piece.facts:

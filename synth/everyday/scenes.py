@@ -76,7 +76,7 @@ class Later(StrictModel):
     slots: dict[str, str | tuple[str, ...]] = Field(default={})
     tell: Annotated[tuple[Telling, ...], Field(min_length=1)]
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[FactKind, ...]:
         """The kinds of the facts that it changes or adds."""
         return tuple(fact.kind for fact in (*self.change.values(), *self.add.values()))
