@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache
 
-from deltamem.memory import Event, Keyword
+from deltamem.memory import Event, Keyword, wordings
 from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
 from deltamem.text import content_stems
 from synth.config import Everyday
 from synth.everyday.cast import LifeCast, stranger
-from synth.everyday.scenes import Later, Scene, SceneFact, Telling, draw, filled, phrases, satisfied, scenes
+from synth.everyday.scenes import Later, Scene, SceneFact, Telling, draw, filled, phrases, satisfied, scenes, slots_of
 from synth.offline.grammar import capitalised
 from synth.planning import rounded
 from synth.records import (
@@ -38,13 +38,10 @@ from synth.validators.base import memory_stems, rivals
 
 _DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
 _INTAKE_SCENES = 8
-_SHORT_REMARK, _ELABORATE = 12, 10
-"""Words of a remark that the owner may go on over, at most; words of going on from which a question may be passed."""
-_ANSWER = re.compile(
-    r"(?:yes|yeah|yep|yup|no|nope|nah|not|i don't|exactly|right|true|thanks?|thank you|ha|sure|i know|same|you|that's|"
-    r"because)\b",
-    re.IGNORECASE,
-)
+_SHORT_REMARK = 12
+"""Words of a remark or question that the owner may go on over, at most."""
+_WHOLE = re.compile(r"(?:I|I'm|I've|I'd|I'll|We|We're|We've|They|He|She|It|It's|The|There|My|Our|And|But|So|Then|Now) ")
+"""How a turn begins that is no answer and no rest of a sentence."""
 _MOVES_ON = 0.7
 """Share of the turns with two subjects in which something is said between them."""
 _SAYS_BEFORE = 0.34
@@ -271,8 +268,9 @@ class Life:
             values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
             return Piece(self._spoken(telling, values))
         instance, held = self._begun(scene, telling.facts)
-        piece = Piece(self._spoken(telling, instance.values))
-        guess = next((name for name, fact in held.items() if fact.recall), "")
+        piece = Piece(self._spoken(telling, instance.values, scene.facts.values()))
+        # What is guessed is all that is said, so it has to hold everything.
+        guess = next((name for name, fact in held.items() if fact.recall and satisfied(fact.keys, fact.recall)), "")
         if len(held) == 1 and guess and not friend and rng.random() < self._plan.guessed:
             piece = self._guessed(held[guess])
             provenance: Provenance = "assistant_confirmed"
@@ -283,14 +281,18 @@ class Life:
             piece.facts.append((place, self._fact(Event.ADD, fact, "", piece, before, provenance=provenance)))
         return piece
 
-    def _spoken(self, telling: Telling, values: Mapping[str, str]) -> list[tuple[str, str]]:
-        """The exchanges of a telling; here and there the owner goes on over a remark that asks nothing."""
+    def _spoken(self, telling: Telling, values: Mapping[str, str], facts: Iterable[SceneFact] = ()) -> list[tuple[str, str]]:
+        """The exchanges of a telling; here and there the owner goes on over a remark that holds nothing of the `facts`."""
         rng = self._rng
-        texts = [draw(rng, [text], values) for text in telling.turns]
+        keys = [filled(wording, values) for fact in facts for wording in wordings(fact.keys)]
         said: list[tuple[str, str]] = []
-        for own, other in zip(texts[::2], texts[1::2], strict=True):
-            if said and _passes(said[-1][1], own) and rng.random() < self._plan.in_one_breath:
-                said[-1] = (f"{said[-1][0]} {own}", other)
+        texts = [draw(rng, [text], values) for text in telling.turns]
+        for number, (own, other) in enumerate(zip(texts[::2], texts[1::2], strict=True)):
+            remark = telling.turns[2 * number - 1]
+            passes = number and len(remark.split()) <= _SHORT_REMARK and _WHOLE.match(own) and not slots_of(remark)
+            if passes and not any(satisfied([key], said[-1][1]) for key in keys) and rng.random() < self._plan.in_one_breath:
+                before = said[-1][0]
+                said[-1] = (f"{before}{'' if before[-1] in '.!?' else '.'} {own}", other)
             else:
                 said.append((own, other))
         return said
@@ -310,7 +312,7 @@ class Life:
         values = self._cast.fill(instance.scene, rng, self._today, days)
         tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
         telling = rng.choice(tellings)
-        piece = Piece(self._spoken(telling, values))
+        piece = Piece(self._spoken(telling, values, (*later.change.values(), *later.add.values())))
         told = {*later.change, *later.add} if telling.facts is None else set(telling.facts)
         for name, fact in later.change.items():
             if name not in told:
@@ -495,13 +497,6 @@ def _say(rng: random.Random, rule: str, **values: str) -> str:
 def _asked_back(rng: random.Random, recall: str) -> str:
     """How the other side comes to speak of what it remembers."""
     return capitalised(_say(rng, "asked_back", said=_say(rng, "recalled", recall=recall)))
-
-
-def _passes(remark: str, going_on: str) -> bool:
-    """Whether what the owner says next stands as well without the remark or question before it."""
-    if len(remark.split()) > _SHORT_REMARK or _ANSWER.match(going_on):
-        return False
-    return "?" not in remark or len(going_on.split()) >= _ELABORATE
 
 
 def _fits(telling: Telling, friend: bool) -> bool:
