@@ -14,7 +14,18 @@ from deltamem.config import run_plain
 from deltamem.memory import alternatives
 from deltamem.text import content_stems
 from synth.everyday.cast import LifeCast
-from synth.everyday.scenes import FOLDER, Scene, SceneFact, SceneFile, Telling, draw, filled, satisfied, value_lists
+from synth.everyday.scenes import (
+    FOLDER,
+    Scene,
+    SceneFact,
+    SceneFile,
+    Telling,
+    draw,
+    filled,
+    satisfied,
+    slots_of,
+    value_lists,
+)
 from synth.pools import load
 
 _DRAWS = 12
@@ -22,6 +33,9 @@ _LABEL_WORDS = range(4, 36)
 _MOST_WORDS = 110
 _SUPPORT = 0.15
 _FIRST_PERSON = re.compile(r"\b(?:I|I'm|I've|my|me|we|our|you|your)\b")
+_COMPUTED = re.compile(
+    r"name$|spouse$|(?:.+_)?(?:they|them|their|theirs|themself)$|(?:ago|ahead|recent)[0-9]*(?:_date|_day)?$"
+)
 _TODAY = date(2026, 5, 20)
 
 
@@ -48,6 +62,7 @@ def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Itera
         yield from _fact(name, fact, first[name], values)
     for telling in scene.tell:
         yield from _telling(telling, first, values, rng)
+        yield from _unsaid(telling, scene.facts, {}, values, rng)
     versions = {"": first}  # By the change that made them
     for later in scene.later:
         place = later.name or later.op
@@ -57,8 +72,10 @@ def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Itera
             yield from _fact(f"{place}.{name}", fact, made[name], values)
             before = versions.get(later.after, {}).get(name, []) if name in later.change else []
             yield from _changed(f"{place}.{name}", fact, made[name], before, values)
+        held = versions.get(later.after, {})
         for telling in later.tell:
             yield from _telling(telling, made, values, rng, place)
+            yield from _unsaid(telling, {**later.change, **later.add}, held, values, rng, place)
 
 
 def _labels(fact: SceneFact, values: Mapping[str, str], rng: random.Random) -> list[str]:
@@ -116,6 +133,23 @@ def _telling(
             stems = {stem for stem in content_stems(label) - own if not stem.isdigit()}
             if stems and len(stems & said) < _SUPPORT * len(stems):
                 yield f"{place} tell: of {label!r} hardly a word is said: {turns[0][:50]!r}"
+
+
+def _unsaid(
+    telling: Telling,
+    facts: Mapping[str, SceneFact],
+    held: Mapping[str, Sequence[str]],
+    values: Mapping[str, str],
+    rng: random.Random,
+    place: str = "",
+) -> Iterator[str]:
+    """Values of keys that nobody says and that no memory of the scene has; days are computed."""
+    said = " ".join([*(draw(rng, [text], values) for text in telling.turns), *(one for of in held.values() for one in of)])
+    for name in facts if telling.facts is None else telling.facts:
+        for label in facts[name].label:
+            for slot in sorted(slots_of(label)):
+                if not _COMPUTED.match(slot) and values[slot].casefold() not in said.casefold():
+                    yield f"{place} tell {telling.turns[0][:30]!r}.{name}.{slot}: nobody says {values[slot]!r}"
 
 
 def report(scenes: Sequence[Scene]) -> str:
