@@ -194,8 +194,8 @@ async def test_rejected_sessions_change_the_state_all_the_same():
 
 async def test_a_session_that_breaks_a_rule_as_a_whole_is_not_trained_on():
     def silent(task, answer):
-        """Leaves out what the user has to say."""
-        turns = tuple(turn.model_copy(update={"user": "Hello there."}) for turn in answer.turns)
+        """Has the user say nothing."""
+        turns = tuple(turn.model_copy(update={"user": " "}) for turn in answer.turns)
         return answer.model_copy(update={"turns": turns} if task.event.index == 4 else {})
 
     person = await write(spoiling(Unit.DIALOGUE, silent), sessions=6)
