@@ -149,7 +149,9 @@ class Life:
         instance = PlayedScene(scene, values)
         chosen = scene.facts if facts is None else {name: scene.facts[name] for name in facts}
         for name, fact in chosen.items():
-            if (held := self._held(fact, values)).text not in self._texts:
+            # What can come again has the same wording each time, so that memories differ in values alone.
+            rng = self._rng if scene.once else random.Random(f"{self.name}/{scene.name}/{name}")
+            if (held := self._held(fact, values, rng)).text not in self._texts:
                 instance.facts[name] = held
                 self._texts.add(held.text)
                 self._kinds[fact.kind] += 1
@@ -157,13 +159,13 @@ class Life:
         self._used.update((scene.name, *scene.group))
         return instance, instance.facts
 
-    def _held(self, fact: SceneFact, values: Mapping[str, str]) -> HeldFact:
+    def _held(self, fact: SceneFact, values: Mapping[str, str], rng: random.Random) -> HeldFact:
         keys = tuple(
             filled(key, values) if isinstance(key, str) else tuple(dict.fromkeys(filled(one, values) for one in key))
             for key in fact.keys
         )
-        recall = draw(self._rng, [fact.recall], values) if fact.recall else ""
-        return HeldFact(draw(self._rng, fact.label, values), keys, recall, fact.kind, self._session)
+        recall = draw(rng, [fact.recall], values) if fact.recall else ""
+        return HeldFact(draw(rng, fact.label, values), keys, recall, fact.kind, self._session)
 
     def _wanted_kind(self) -> str:
         """The kind that is furthest behind its share."""
@@ -176,18 +178,21 @@ class Life:
         """Whether a scene can come into this life now."""
         if self._used.intersection(scene.group) or not any(_fits(one, friend) for one in scene.tell):
             return False
-        allowed = self._allowed(scene.kinds)
-        return allowed and (scene.name not in self._used or (not scene.once and self._rng.random() < self._plan.families))
+        return self._allowed(scene.kinds) and scene.name not in self._used
 
     def _allowed(self, kinds: Iterable[FactKind]) -> bool:
         """Whether none of some kinds is left out by the plan."""
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
     def _fresh_scene(self, kind: str, friend: bool = False) -> Scene:
-        """A scene with facts of a kind that this life has not had, as long as there is one."""
+        """A scene with facts of a kind that this life has not had, as long as there is one, or one again with other values."""
+        if self._rng.random() < self._plan.families:
+            had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
+            if again := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
+                return self._rng.choice(again)
         found = [scene for scene in _by_kind().get(kind, ()) if self._free(scene, friend)]
         found = found or [scene for scene in scenes() if scene.facts and self._free(scene, friend)]
-        # A life that has had all scenes sees some of them again with other values.
+        # A life that has had all scenes sees some of them again.
         found = found or [scene for scene in scenes() if scene.facts and not scene.once and not scene.group]
         return self._rng.choice(found)
 
@@ -318,8 +323,9 @@ class Life:
             if name not in told:
                 continue
             old = instance.facts[name]
-            new = self._held(fact, values)
-            if new.text in self._texts:
+            new = self._held(fact, values, rng)
+            # By chance the values of a change can be those of before, and then nothing has changed.
+            if new.text in self._texts or satisfied(new.keys, old.text):
                 continue
             self._texts.add(new.text)
             new.changes = old.changes + 1
@@ -333,7 +339,7 @@ class Life:
             made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
             piece.facts.append((_best(piece.exchanges, new.text), made))
         for name, fact in later.add.items():
-            if name in told and (held := self._held(fact, values)).text not in self._texts:
+            if name in told and (held := self._held(fact, values, rng)).text not in self._texts:
                 self._texts.add(held.text)
                 instance.facts[name] = held
                 self._kinds[fact.kind] += 1
