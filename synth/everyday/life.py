@@ -185,7 +185,7 @@ class Life:
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
     def _fresh_scene(self, kind: str, friend: bool = False) -> Scene:
-        """A scene with facts of a kind, as long as there is one, that is new to this life, or comes again with other values."""
+        """A scene with facts of a kind, if there is one, that is new to this life or comes again with other values."""
         if self._rng.random() < self._plan.families:
             had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
             if again := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
