@@ -125,6 +125,8 @@ class Life:
         self._cast = LifeCast(rng, fixed.name, fixed.gender, split)
         self._instances: list[PlayedScene] = []
         self._used: set[str] = set()
+        self._mentioned: set[str] = set()  # Slots of the scenes that this life has
+        self._without: set[str] = set()  # Slots that none of its scenes may have
         self._kinds: Counter[str] = Counter()
         self._texts: set[str] = set()
         self._newcomer = newcomer
@@ -157,6 +159,8 @@ class Life:
                 self._kinds[fact.kind] += 1
         self._instances.append(instance)
         self._used.update((scene.name, *scene.group))
+        self._mentioned |= scene.mentioned
+        self._without.update(scene.without)
         return instance, instance.facts
 
     def _held(self, fact: SceneFact, values: Mapping[str, str], rng: random.Random) -> HeldFact:
@@ -178,6 +182,8 @@ class Life:
         """Whether a scene can come into this life now."""
         if self._used.intersection(scene.group) or not any(_fits(one, friend) for one in scene.tell):
             return False
+        if not self._without.isdisjoint(scene.mentioned) or not self._mentioned.isdisjoint(scene.without):
+            return False
         return self._allowed(scene.kinds) and scene.name not in self._used
 
     def _allowed(self, kinds: Iterable[FactKind]) -> bool:
@@ -193,7 +199,11 @@ class Life:
         found = [scene for scene in _by_kind().get(kind, ()) if self._free(scene, friend)]
         found = found or [scene for scene in scenes() if scene.facts and self._free(scene, friend)]
         # A life that has had all scenes sees some of them again.
-        found = found or [scene for scene in scenes() if scene.facts and not scene.once and not scene.group]
+        found = found or [
+            scene
+            for scene in scenes()
+            if scene.facts and not (scene.once or scene.group or scene.without) and self._without.isdisjoint(scene.mentioned)
+        ]
         return self._rng.choice(found)
 
     # --- a session -------------------------------------------------------------------------------------------------------

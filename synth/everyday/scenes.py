@@ -90,6 +90,8 @@ class Scene(StrictModel):
     """Whether it can be in a life only once; otherwise it may come again with other values."""
     group: tuple[str, ...] = ()
     """A life has at most one scene of each group: two of them would contradict each other."""
+    without: tuple[str, ...] = ()
+    """Slots of people that a life with this scene lacks, such as ``partner``: no other scene of it may mention them."""
     slots: dict[str, str | tuple[str, ...]] = Field(default={})
     """By slot the list of values that it draws from, values of its own, or a range of numbers as in ``3..12``."""
     facts: dict[str, SceneFact] = Field(default={})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
+from datetime import date
 from functools import cache
 
 import pytest
@@ -15,6 +17,7 @@ from deltamem.memory import Event
 from deltamem.sessions import LabelledSession, read_sessions
 from synth.assembly import labelled_sessions
 from synth.config import Shape
+from synth.everyday.life import Life
 from synth.everyday.person import write_life
 from synth.everyday.scenes import scenes
 from synth.names import RealNames
@@ -121,3 +124,18 @@ def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) ->
     assert manifest["counts"]["train/people"] + manifest["counts"]["heldout/people"] == 3
     assert len(list(read_sessions(tmp_path / "out" / "sessions.jsonl"))) == 12
     assert (tmp_path / "out" / "rejected.jsonl").read_text("utf-8") == ""
+
+
+def test_nobody_is_without_a_partner_and_speaks_of_one() -> None:
+    sizes = everyday()
+    assert sizes.everyday is not None
+    single = next(scene for scene in scenes() if "partner" in scene.without and "partner" not in scene.mentioned)
+    couple = next(scene for scene in scenes() if "partner" in scene.mentioned and not (scene.without or scene.group))
+    profile = life(1).profile
+    assert profile is not None
+    for first, second in ((single, couple), (couple, single)):
+        one = Life(random.Random(1), sizes.everyday, profile.fixed, "train", newcomer=True)
+        one._today = date(2026, 3, 4)
+        assert one._free(second, friend=False)
+        one._begun(first)
+        assert not one._free(second, friend=False)
