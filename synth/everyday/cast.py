@@ -77,9 +77,9 @@ def _ahead(rng: random.Random, today: date) -> tuple[str, str, str, str]:
 class LifeCast:
     """Whoever and whatever stays the same in the life of one person."""
 
-    def __init__(self, rng: random.Random, name: str, gender: str, split: Split) -> None:
+    def __init__(self, rng: random.Random, name: str, gender: str, split: Split, *, home: str = "") -> None:
         self._rng, self._name, self._split = rng, name, split
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = {"home": home} if home else {}
         self._female: dict[str, bool] = {"": gender == "female"}
         self._taken = {name.split()[0]}
 

@@ -122,7 +122,7 @@ class Life:
     def __init__(self, rng: random.Random, plan: Everyday, fixed: FixedPart, split: Split, *, newcomer: bool) -> None:
         self._rng, self._plan, self._split = rng, plan, split
         self.name, self._fixed = fixed.name, fixed
-        self._cast = LifeCast(rng, fixed.name, fixed.gender, split)
+        self._cast = LifeCast(rng, fixed.name, fixed.gender, split, home=fixed.location.split(",")[0])
         self._instances: list[PlayedScene] = []
         self._used: set[str] = set()
         self._mentioned: set[str] = set()  # Slots of the scenes that this life has
@@ -225,7 +225,7 @@ class Life:
         if pieces[0].swapped:
             pieces.append(pieces.pop(0))
         pieces = [*self._frame("first", 0.6, friend), *pieces, *self._frame("last", 0.5, friend)]
-        if all(piece.swapped for piece in pieces[:1]):
+        if pieces[0].swapped:
             pieces = [self._talk("", friend), *pieces]
         exchanges, planned, facts = self._joined(pieces)
         if friend:
@@ -237,7 +237,7 @@ class Life:
             time=time,
             goal="",
             summary="",
-            facts=tuple(facts),
+            facts=tuple(rng.sample(facts, len(facts))),  # in no order that would tell where they were said
             dialogue=Dialogue(plan=tuple(planned), turns=turns),
         )
 

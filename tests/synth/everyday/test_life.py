@@ -139,3 +139,14 @@ def test_nobody_is_without_a_partner_and_speaks_of_one() -> None:
         assert one._free(second, friend=False)
         one._begun(first)
         assert not one._free(second, friend=False)
+
+
+def test_operations_stand_in_no_telling_order() -> None:
+    orders = []
+    for number in range(8):
+        for session in life(number).sessions:
+            told = [int(fact.id[1:]) for fact in session.facts]
+            orders.append(told == sorted(told))
+            assert sorted(told) == list(range(1, len(told) + 1))
+    assert not all(orders)
+    assert sum(orders) < len(orders) / 2
