@@ -109,9 +109,15 @@ class ServiceDatabase:
         """Run our own SQL, with ``%s`` for parameters, and return what it selects."""
         try:
             cursor = self._owner.execute(query.encode(), list(parameters))
-        except psycopg.OperationalError as error:
-            raise DatabaseFailedError(error) from error
+        except psycopg.Error as error:
+            if self._gone(error):
+                raise DatabaseFailedError(error) from error
+            raise
         return cursor.fetchall() if cursor.description else []
+
+    def _gone(self, error: Exception) -> bool:
+        """Whether the server has gone away, which in a pipeline comes as an error without a class of its own."""
+        return isinstance(error, psycopg.OperationalError) or self._owner.broken or self._owner.closed
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows; columns that a row lacks become NULL.
@@ -124,9 +130,9 @@ class ServiceDatabase:
             values = [[_stored(name, row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
             with self._owner.cursor() as cursor:
                 cursor.executemany(statement.encode(), values)
-        except psycopg.OperationalError as error:
-            raise DatabaseFailedError(error) from error
         except (psycopg.Error, ValueError) as error:
+            if self._gone(error):
+                raise DatabaseFailedError(error) from error
             said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
             raise DeltaMemError(f"a row of {table} cannot be stored: {said or error}") from error
 
