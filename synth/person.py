@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -128,12 +129,25 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     return confirmed(author.account, person.model_copy(update={**written, "sessions": sessions}))
 
 
+def drawn_start(rng: random.Random) -> datetime:
+    """When the first memories of a person are known."""
+    return _FIRST_DAY + timedelta(days=rng.randrange(_START_DAYS), hours=rng.randint(_FIRST_HOUR, _LAST_HOUR))
+
+
+def bare_event(slot: EventSlot) -> LifeEvent:
+    """What stands for an event where nothing happens but the talk of a session."""
+    nothing: dict[str, Any] = {"valence": "neutral", "agency": "user_initiated", "serves_life_goal": False}
+    nothing |= dict.fromkeys(("title", "narrative", "result", "emotion"), "")
+    nothing |= dict.fromkeys(("participants", "grounding", "follow_ups", "changes"), ())
+    return LifeEvent(index=slot.index, date=slot.not_before, domain=slot.domain, **nothing)
+
+
 async def _profile(author: Author, names: NameSource, plans: tuple[FactPlan, ...]) -> Profile | None:
     """Stage 1: have the drafts of the program enriched part after part; None if one is rejected."""
     persona, shape = author.persona, author.shape
     limits = shape.profile
     rng = author.rng("start")
-    start = _FIRST_DAY + timedelta(days=rng.randrange(_START_DAYS), hours=rng.randint(_FIRST_HOUR, _LAST_HOUR))
+    start = drawn_start(rng)
     today = start.date()
     name, gender = names.person(author.number, persona.split)
     draft = draft_fixed(author.rng("fixed"), name, gender, today)
@@ -182,11 +196,7 @@ async def _events(
     were planned in the end, and their events; None if the person is rejected.
     """
     left, done = [slot for slot in slots if not slot.idle], [slot for slot in slots if slot.idle]
-    # What stands for an event where a session is only chat.
-    nothing: dict[str, Any] = {"valence": "neutral", "agency": "user_initiated", "serves_life_goal": False}
-    nothing |= dict.fromkeys(("title", "narrative", "result", "emotion"), "")
-    nothing |= dict.fromkeys(("participants", "grounding", "follow_ups", "changes"), ())
-    bare = [LifeEvent(index=slot.index, date=slot.not_before, domain=slot.domain, **nothing) for slot in done]
+    bare = [bare_event(slot) for slot in done]
     events: list[LifeEvent] = []
     size = author.shape.events_per_call
     for place in itertools.count():

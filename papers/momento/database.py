@@ -116,8 +116,8 @@ class ServiceDatabase:
         return cursor.fetchall() if cursor.description else []
 
     def _gone(self, error: Exception) -> bool:
-        """Whether the server has gone away, which in a pipeline comes as an error without a class of its own."""
-        return isinstance(error, psycopg.OperationalError) or self._owner.broken or self._owner.closed
+        """Whether the server has gone away; what it refuses has a state, and so a class, of its own."""
+        return isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError or self._owner.broken
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows; columns that a row lacks become NULL.

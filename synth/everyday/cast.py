@@ -10,6 +10,7 @@ from datetime import date, timedelta
 from deltamem.sessions import Split
 from synth.everyday.scenes import Scene, value_lists
 from synth.names import name_split, names
+from synth.validators.base import day
 
 _FEMALE = ("mother", "grandmother", "sister", "daughter", "aunt", "niece", "friend_f", "cousin_f", "colleague_f", "boss_f",
            "neighbour_f", "roommate_f", "teacher_f")  # fmt: skip
@@ -26,11 +27,6 @@ _PRONOUN = re.compile(rf"(.+)_({'|'.join(_PRONOUNS)})$")
 _DAY = re.compile(r"(ago|ahead|recent)([0-9]*)(_date|_day)?$")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)$")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-def day(when: date) -> str:
-    """A date as memories have it, such as ``3 May 2026``."""
-    return f"{when.day} {when:%B %Y}"
 
 
 def _ago(rng: random.Random, today: date, recent: bool = False) -> tuple[str, str, str]:

@@ -34,9 +34,8 @@ from synth.records import (
     SynthSession,
     TrackedFact,
 )
-from synth.validators.base import memory_stems, rivals
+from synth.validators.base import dates_in, memory_stems, rivals
 
-_DATE = re.compile(r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}")
 _INTAKE_SCENES = 8
 _SHORT_REMARK = 12
 """Words of a remark or question that the owner may go on over, at most."""
@@ -264,11 +263,9 @@ class Life:
                 repeats -= 1
                 done += 1
                 yield self._repeated(rng.choice(held), before)
-        scenes_left = _INTAKE_SCENES if intake else 99
-        while done < wanted or intake:
-            if scenes_left == 0:
-                break
-            scenes_left -= 1
+        introduced = 0
+        while introduced < _INTAKE_SCENES if intake else done < wanted:
+            introduced += 1
             scene = self._fresh_scene("attribute" if intake else self._wanted_kind(), friend)
             piece = self._told(scene, friend, before=before)
             done += len(piece.facts)
@@ -341,10 +338,8 @@ class Life:
             new.changes = old.changes + 1
             instance.facts[name] = new
             instance.last_change[name] = later.name or f"change {place}"
-            gone = tuple(
-                word for word in (filled(one, values) for one in fact.old) if word.casefold() in old.text.casefold()
-            )
-            outdated = tuple(word for word in gone if word.casefold() not in new.text.casefold())
+            gone = (filled(word, values) for word in fact.old)
+            outdated = tuple(word for word in gone if satisfied([word], old.text) and not satisfied([word], new.text))
             signal = self._signal(old.text, new, piece)
             made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
             piece.facts.append((_best(piece.exchanges, new.text), made))
@@ -389,7 +384,7 @@ class Life:
         said = " ".join(text for exchange in piece.exchanges for text in exchange)
         origins = tuple(
             KeywordOrigin.FROM_DATE
-            if isinstance(key, str) and _DATE.search(key) and key not in said
+            if isinstance(key, str) and dates_in(key) and key not in said
             else KeywordOrigin.SAID
             if satisfied([key], said)
             else KeywordOrigin.FROM_MEMORY

@@ -137,7 +137,7 @@ class Scene(StrictModel):
         """The slots that its texts have."""
         return frozenset(slot for text in self.texts() for slot in slots_of(text))
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[FactKind, ...]:
         """The kinds of its facts."""
         return tuple(fact.kind for fact in self.facts.values())

@@ -161,10 +161,7 @@ def test_a_server_that_goes_away_ends_a_run_and_the_next_one_does_the_rest(
         with pytest.raises(DatabaseFailedError):
             world.hashes(MARA)
     first = Finished(tmp_path, 0, "", "")
-    assert 0 < len(first.trials) < 8
-    for trial in first.trials.values():
-        # What was in work when the server went away may have an error of its own, and is then done again.
-        assert (trial.scores and trial.scores.passed) or "server" in str(trial.error)
+    assert 0 < len(first.trials) < 8 and all(trial.scores and trial.scores.passed for trial in first.trials.values())
     assert first.summary["partial"]
     kept = (tmp_path / "questions.jsonl").read_bytes()
     with quick(databases[1:]):
