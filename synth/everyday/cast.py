@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 
 from deltamem.sessions import Split
-from synth.everyday.scenes import Scene, value_lists
+from synth.everyday.scenes import AuthoredScene, value_lists
 from synth.names import name_split, names
 from synth.validators.base import day
 
@@ -84,7 +84,7 @@ class LifeCast:
         """The first name of the person."""
         return self._name.split()[0]
 
-    def fill(self, scene: Scene, rng: random.Random, today: date, given: Mapping[str, str] = {}) -> dict[str, str]:
+    def fill(self, scene: AuthoredScene, rng: random.Random, today: date, given: Mapping[str, str] = {}) -> dict[str, str]:
         """Values for all slots of a scene; what is `given` stays, lists and days are drawn anew.
 
         ``ahead_due`` is the day from which on what is `ahead` is over.

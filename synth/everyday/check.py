@@ -16,7 +16,7 @@ from deltamem.text import content_stems
 from synth.everyday.cast import LifeCast
 from synth.everyday.scenes import (
     FOLDER,
-    Scene,
+    AuthoredScene,
     SceneFact,
     SceneFile,
     Telling,
@@ -39,7 +39,7 @@ _COMPUTED = re.compile(
 _TODAY = date(2026, 5, 20)
 
 
-def problems(scene: Scene) -> Iterator[str]:
+def problems(scene: AuthoredScene) -> Iterator[str]:
     """What is wrong with a scene, found by drawing its texts."""
     found: dict[str, str] = {}  # By place, so that a draw more is no line more
     for number in range(_DRAWS):
@@ -56,7 +56,7 @@ def problems(scene: Scene) -> Iterator[str]:
     yield from (f"{scene.name}: {problem}" for problem in found.values())
 
 
-def _drawn(scene: Scene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
+def _drawn(scene: AuthoredScene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:
     first = {name: _labels(fact, values, rng) for name, fact in scene.facts.items()}
     for name, fact in scene.facts.items():
         yield from _fact(name, fact, first[name], values)
@@ -152,7 +152,7 @@ def _unsaid(
                     yield f"{place} tell {telling.turns[0][:30]!r}.{name}.{slot}: nobody says {values[slot]!r}"
 
 
-def report(scenes: Sequence[Scene]) -> str:
+def report(scenes: Sequence[AuthoredScene]) -> str:
     """What there is of each kind, in one line each."""
     facts = [fact for scene in scenes for fact in scene.facts.values()]
     tellings = [telling for scene in scenes for telling in scene.tell]
@@ -189,7 +189,7 @@ def report(scenes: Sequence[Scene]) -> str:
     return "\n".join(lines)
 
 
-def _show(scene: Scene) -> None:
+def _show(scene: AuthoredScene) -> None:
     rng = random.Random()
     values = LifeCast(rng, "Nora Bell", "female", "train").fill(scene, rng, _TODAY)
     for title, tell, facts in (
@@ -209,7 +209,7 @@ def main() -> None:
     paths = [Path(given) for given in sys.argv[1:] if given != "--show"] or sorted((FOLDER / "scenes").glob("*.yaml"))
     value_lists()
     count = 0
-    everything: list[Scene] = []
+    everything: list[AuthoredScene] = []
     for path in paths:
         scenes = load(path, SceneFile).scenes
         everything += scenes

@@ -19,7 +19,18 @@ from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
 from deltamem.text import content_stems
 from synth.config import Everyday
 from synth.everyday.cast import LifeCast, stranger
-from synth.everyday.scenes import Later, Scene, SceneFact, Telling, draw, filled, phrases, satisfied, scenes, slots_of
+from synth.everyday.scenes import (
+    AuthoredScene,
+    Later,
+    SceneFact,
+    Telling,
+    draw,
+    filled,
+    phrases,
+    satisfied,
+    scenes,
+    slots_of,
+)
 from synth.offline.grammar import capitalised
 from synth.planning import rounded
 from synth.records import (
@@ -65,7 +76,7 @@ class HeldFact:
 class PlayedScene:
     """A scene in this life."""
 
-    scene: Scene
+    scene: AuthoredScene
     values: dict[str, str]
     facts: dict[str, HeldFact] = field(default_factory=dict)
     last_change: dict[str, str] = field(default_factory=dict)  # By fact the name of what changed it last
@@ -87,7 +98,7 @@ class PlayedScene:
 
 
 @dataclass(slots=True)
-class Piece:
+class SessionPart:
     """A part of a session: exchanges, and the facts that they tell, each with its exchange, from 0."""
 
     exchanges: list[tuple[str, str]]
@@ -97,8 +108,8 @@ class Piece:
 
 
 @cache
-def _by_kind() -> Mapping[str, tuple[Scene, ...]]:
-    found: dict[str, list[Scene]] = {}
+def _by_kind() -> Mapping[str, tuple[AuthoredScene, ...]]:
+    found: dict[str, list[AuthoredScene]] = {}
     for scene in scenes():
         for kind in dict.fromkeys(scene.kinds):
             found.setdefault(kind, []).append(scene)
@@ -106,10 +117,10 @@ def _by_kind() -> Mapping[str, tuple[Scene, ...]]:
 
 
 @cache
-def _talk(place: str, friend: bool) -> tuple[Scene, ...]:
+def _talk(place: str, friend: bool) -> tuple[AuthoredScene, ...]:
     """Scenes with a telling that leaves nothing to remember."""
 
-    def idle(scene: Scene) -> bool:
+    def idle(scene: AuthoredScene) -> bool:
         return any(not (scene.facts if one.facts is None else one.facts) and _fits(one, friend) for one in scene.tell)
 
     return tuple(scene for scene in scenes() if scene.place == place and idle(scene))
@@ -129,7 +140,7 @@ class Life:
         self._kinds: Counter[str] = Counter()
         self._texts: set[str] = set()
         self._newcomer = newcomer
-        self._decks: dict[tuple[str, bool], list[Scene]] = {}
+        self._decks: dict[tuple[str, bool], list[AuthoredScene]] = {}
         self._session = -1
         self._today = date.min
 
@@ -144,7 +155,7 @@ class Life:
         held = [fact for one in self._instances for fact in one.facts.values()]
         return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
 
-    def _begun(self, scene: Scene, facts: Sequence[str] | None = None) -> tuple[PlayedScene, dict[str, HeldFact]]:
+    def _begun(self, scene: AuthoredScene, facts: Sequence[str] | None = None) -> tuple[PlayedScene, dict[str, HeldFact]]:
         """A scene comes into this life; what it leaves to remember, of some of its facts or all."""
         values = self._cast.fill(scene, self._rng, self._today)
         instance = PlayedScene(scene, values)
@@ -177,7 +188,7 @@ class Life:
         most = sorted(behind, key=lambda kind: -behind[kind] + 0.05 * self._rng.random())
         return most[0]
 
-    def _free(self, scene: Scene, friend: bool) -> bool:
+    def _free(self, scene: AuthoredScene, friend: bool) -> bool:
         """Whether a scene can come into this life now."""
         if self._used.intersection(scene.group) or not any(_fits(one, friend) for one in scene.tell):
             return False
@@ -189,7 +200,7 @@ class Life:
         """Whether none of some kinds is left out by the plan."""
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
-    def _fresh_scene(self, kind: str, friend: bool = False) -> Scene:
+    def _fresh_scene(self, kind: str, friend: bool = False) -> AuthoredScene:
         """A scene with facts of a kind, if there is one, that is new to this life or comes again with other values."""
         if self._rng.random() < self._plan.families:
             had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
@@ -215,7 +226,7 @@ class Life:
         before = {fact.text: memory_stems(fact.text, self.name) for fact in bank}
         friend = index > 0 and rng.random() < plan.friends
         partner = stranger(rng, rng.random() < 0.5, self._split) if friend else ""
-        pieces: list[Piece] = []
+        pieces: list[SessionPart] = []
         introduced = self._newcomer and index == 0  # Newcomers tell of themselves, whatever the share of idle sessions
         if introduced or rng.random() >= plan.idle:
             pieces = list(self._due_pieces(friend, before))
@@ -240,7 +251,7 @@ class Life:
             dialogue=Dialogue(plan=tuple(planned), turns=turns),
         )
 
-    def _due_pieces(self, friend: bool, before: Mapping[str, frozenset[str]]) -> Iterator[Piece]:
+    def _due_pieces(self, friend: bool, before: Mapping[str, frozenset[str]]) -> Iterator[SessionPart]:
         """Changes and repetitions by their shares, then new scenes until there are enough facts."""
         rng, plan = self._rng, self._plan
         wanted = rng.randint(plan.facts.min, plan.facts.max)
@@ -271,16 +282,18 @@ class Life:
             done += len(piece.facts)
             yield piece
 
-    def _told(self, scene: Scene, friend: bool, *, own: bool = True, before: Mapping[str, frozenset[str]] = {}) -> Piece:
+    def _told(
+        self, scene: AuthoredScene, friend: bool, *, own: bool = True, before: Mapping[str, frozenset[str]] = {}
+    ) -> SessionPart:
         """A scene told by one of its tellings, with what it leaves to remember; `own`: of this life, and not only talk."""
         rng = self._rng
         tellings = [one for one in scene.tell if bool(scene.facts if one.facts is None else one.facts) == own]
         telling = rng.choice([one for one in tellings if _fits(one, friend)] or tellings)
         if not own:
             values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
-            return Piece(self._spoken(telling, values))
+            return SessionPart(self._spoken(telling, values))
         instance, held = self._begun(scene, telling.facts)
-        piece = Piece(self._spoken(telling, instance.values, scene.facts.values()))
+        piece = SessionPart(self._spoken(telling, instance.values, scene.facts.values()))
         # What is guessed is all that is said, so it has to hold everything.
         guess = next((name for name, fact in held.items() if fact.recall and satisfied(fact.keys, fact.recall)), "")
         if len(held) == 1 and guess and not friend and rng.random() < self._plan.guessed:
@@ -309,13 +322,13 @@ class Life:
                 said.append((own, other))
         return said
 
-    def _guessed(self, fact: HeldFact) -> Piece:
+    def _guessed(self, fact: HeldFact) -> SessionPart:
         """The other side says it first, and the owner agrees."""
         rng = self._rng
         asked = _say(rng, "guessed", recall=fact.recall)
-        return Piece([(_say(rng, "before_guess"), asked), (_say(rng, "guessed_right"), _say(rng, "acknowledged"))])
+        return SessionPart([(_say(rng, "before_guess"), asked), (_say(rng, "guessed_right"), _say(rng, "acknowledged"))])
 
-    def _change(self, instance: PlayedScene, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> Piece:
+    def _change(self, instance: PlayedScene, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> SessionPart:
         """What becomes of the facts of a scene."""
         rng = self._rng
         later: Later = instance.scene.later[place]
@@ -324,7 +337,7 @@ class Life:
         values = self._cast.fill(instance.scene, rng, self._today, days)
         tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
         telling = rng.choice(tellings)
-        piece = Piece(self._spoken(telling, values, (*later.change.values(), *later.add.values())))
+        piece = SessionPart(self._spoken(telling, values, (*later.change.values(), *later.add.values())))
         told = {*later.change, *later.add} if telling.facts is None else set(telling.facts)
         for name, fact in later.change.items():
             if name not in told:
@@ -351,7 +364,7 @@ class Life:
                 piece.facts.append((_best(piece.exchanges, held.text), self._fact(Event.ADD, held, "", piece, before)))
         return piece
 
-    def _signal(self, before: str, new: HeldFact, piece: Piece) -> Signal:
+    def _signal(self, before: str, new: HeldFact, piece: SessionPart) -> Signal:
         """How much the owner says of a change: what held before too, what holds now, or neither."""
         own = " ".join(user for user, _ in piece.exchanges)
         gone = memory_stems(before, self.name) - memory_stems(new.text, self.name)
@@ -359,11 +372,11 @@ class Life:
             return "explicit"
         return "value" if any(satisfied([key], own) for key in new.keys) else "implied"
 
-    def _repeated(self, fact: HeldFact, before: Mapping[str, frozenset[str]]) -> Piece:
+    def _repeated(self, fact: HeldFact, before: Mapping[str, frozenset[str]]) -> SessionPart:
         """What is remembered already is said again, and agreed to."""
         rng = self._rng
         said = _asked_back(rng, fact.recall)
-        piece = Piece([(_say(rng, "agreed"), _say(rng, "acknowledged"))])
+        piece = SessionPart([(_say(rng, "agreed"), _say(rng, "acknowledged"))])
         piece.exchanges.insert(0, ("", said))
         piece.facts.append((1, self._fact(Event.NONE, fact, fact.text, piece, before, provenance="assistant_confirmed")))
         return piece
@@ -373,7 +386,7 @@ class Life:
         event: Event,
         held: HeldFact,
         previous: str,
-        piece: Piece,
+        piece: SessionPart,
         before: Mapping[str, frozenset[str]],
         *,
         signal: Signal = "value",
@@ -406,14 +419,14 @@ class Life:
 
     # --- talk ------------------------------------------------------------------------------------------------------------
 
-    def _talk(self, place: str, friend: bool) -> Piece:
+    def _talk(self, place: str, friend: bool) -> SessionPart:
         """Talk that leaves nothing to remember, none twice before all has come; what sounds like a fact is among it."""
         deck = self._decks.setdefault((place, friend), [])
         if not deck:
             deck += self._rng.sample(_talk(place, friend), len(_talk(place, friend)))
         return self._told(deck.pop(), friend, own=False)
 
-    def _talk_pieces(self, pieces: Sequence[Piece], friend: bool) -> Iterator[Piece]:
+    def _talk_pieces(self, pieces: Sequence[SessionPart], friend: bool) -> Iterator[SessionPart]:
         """Talk that leaves nothing to remember, until turns without a fact have their share."""
         rng, plan = self._rng, self._plan
         carrying = sum(len({place for place, _ in piece.facts}) for piece in pieces)
@@ -427,15 +440,15 @@ class Life:
             turns += len(piece.exchanges)
             yield piece
 
-    def _of_the_friend(self) -> Piece:
+    def _of_the_friend(self) -> SessionPart:
         """A scene of the other side's life, told by them; the owner answers."""
         rng = self._rng
         scene = rng.choice([scene for scene in scenes() if scene.facts and "attribute" not in scene.kinds])
         other = LifeCast(rng, stranger(rng, True, self._split), "female", self._split)
         telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
-        return Piece(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)
+        return SessionPart(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)
 
-    def _false_recall(self) -> Piece:
+    def _false_recall(self) -> SessionPart:
         """The other side remembers what was never said, and is put right."""
         rng = self._rng
         others = [
@@ -447,9 +460,9 @@ class Life:
         values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
         recall = draw(rng, [rng.choice([fact.recall for fact in scene.facts.values() if fact.recall])], values)
         said = _asked_back(rng, recall)
-        return Piece([("", said), (_say(rng, "denied"), _say(rng, "sorry"))])
+        return SessionPart([("", said), (_say(rng, "denied"), _say(rng, "sorry"))])
 
-    def _frame(self, place: str, share: float, friend: bool) -> list[Piece]:
+    def _frame(self, place: str, share: float, friend: bool) -> list[SessionPart]:
         """A greeting or a goodbye."""
         return [self._talk(place, friend)] if self._rng.random() < share else []
 
@@ -459,7 +472,7 @@ class Life:
         """What mostly stands between two subjects of one turn."""
         return f"{_say(self._rng, 'moving_on')} " if self._rng.random() < _MOVES_ON else ""
 
-    def _joined(self, pieces: Sequence[Piece]) -> tuple[list[tuple[str, str]], list[PlannedFact], list[SessionFact]]:
+    def _joined(self, pieces: Sequence[SessionPart]) -> tuple[list[tuple[str, str]], list[PlannedFact], list[SessionFact]]:
         """All exchanges in a row; a piece in which the other side speaks first begins at the end of the one before."""
         exchanges: list[tuple[str, str]] = []
         planned: list[PlannedFact] = []

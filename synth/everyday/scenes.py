@@ -82,7 +82,7 @@ class Later(StrictModel):
         return tuple(fact.kind for fact in (*self.change.values(), *self.add.values()))
 
 
-class Scene(StrictModel):
+class AuthoredScene(StrictModel):
     """One thing that people talk about; without `facts` it is talk that leaves nothing to remember."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -146,7 +146,7 @@ class Scene(StrictModel):
 class SceneFile(StrictModel):
     """A file of scenes."""
 
-    scenes: tuple[Scene, ...]
+    scenes: tuple[AuthoredScene, ...]
 
 
 class ValueLists(StrictModel):
@@ -179,7 +179,7 @@ def phrases() -> Mapping[str, tuple[str, ...]]:
 
 
 @cache
-def scenes() -> tuple[Scene, ...]:
+def scenes() -> tuple[AuthoredScene, ...]:
     """All scenes, in the order of their files' names."""
     return tuple(scene for path in sorted((FOLDER / "scenes").glob("*.yaml")) for scene in load(path, SceneFile).scenes)
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from synth.everyday.cast import LifeCast
 from synth.everyday.check import problems
-from synth.everyday.scenes import Scene, draw, phrases, satisfied, scenes
+from synth.everyday.scenes import AuthoredScene, draw, phrases, satisfied, scenes
 from synth.records import FactKind
 
 TODAY = date(2026, 5, 20)
 
 
-def scene(**changes: object) -> Scene:
+def scene(**changes: object) -> AuthoredScene:
     given = {
         "name": "lake",
         "facts": {
@@ -34,7 +34,7 @@ def scene(**changes: object) -> Scene:
             }
         ],
     }
-    return Scene.model_validate({**given, **changes})
+    return AuthoredScene.model_validate({**given, **changes})
 
 
 def test_every_scene_of_the_library_is_sound() -> None:
