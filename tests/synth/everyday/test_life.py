@@ -150,3 +150,25 @@ def test_operations_stand_in_no_telling_order() -> None:
             assert sorted(told) == list(range(1, len(told) + 1))
     assert not all(orders)
     assert sum(orders) < len(orders) / 2
+
+
+def test_who_goes_on_in_one_breath_says_more_in_a_turn() -> None:
+    def words(share: float) -> float:
+        turns = [
+            len(turn.content.split())
+            for number in range(6)
+            for session in labelled_sessions(life(number, in_one_breath=share))
+            for turn in session.session.dialogue
+            if turn.role == "user"
+        ]
+        return sum(turns) / len(turns)
+
+    assert words(1.0) > 1.05 * words(0.0)
+
+
+def test_what_comes_again_differs_in_values_alone() -> None:
+    def rivals(share: float) -> int:
+        found = [session.difficulty for number in range(6) for session in labelled_sessions(life(number, families=share))]
+        return sum(one.rivals > 0 for each in found if each for one in each.operations)
+
+    assert rivals(0.5) > 2 * rivals(0.0)
