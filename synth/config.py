@@ -127,6 +127,17 @@ class Demands(Lateness):
     asides: Range
     kinds: dict[FactKind, Weight] = Field(default={})
 
+    @property
+    def scripted(self) -> Demands:
+        """The plan without what templates cannot tell: kinds, dates, what others say, and changes that do not replace a word."""
+        told = {
+            "provenances": ("said", "assistant_confirmed", "self_corrected"),
+            "signals": ("explicit", "value"),
+            "operators": (FactChange.ADJUST, FactChange.RETRACT),
+        }
+        kept = {name: {key: weight for key, weight in getattr(self, name).items() if key in keys} for name, keys in told.items()}
+        return self.model_copy(update={**kept, "dated": 0.0, "temporary": 0.0, "together": 0.0, "kinds": {}})
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.updates + self.repeats > 0.8:

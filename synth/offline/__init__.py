@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from synth.offline import demanding, paper, talk
+from synth.config import FactLimits
+from synth.offline import paper, talk, tiny
 from synth.records import Record
 from synth.tasks import AnswerT, DialogueTask, EventsTask, FillingTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
@@ -15,9 +16,7 @@ from synth.validators import judge_answer
 def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
     """Answer a task; nothing but the task and the draws counts.
 
-    Tasks whose keywords are single words, and dialogues in which facts may be said word for word, are of the tiny form of
-    `demanding`. Raises `DeltaMemError` if the task asks for what templates cannot do, for example to change facts of other
-    writers.
+    Raises `DeltaMemError` if the task asks for what templates cannot do, for example to change facts of other writers.
     """
     return cast(AnswerT, _ANSWERS[task.unit](task, rng))
 
@@ -41,17 +40,22 @@ class OfflineWriter:
 
 
 def _initial(task: InitialTask, rng: random.Random) -> Record:
-    return (demanding.write_initial if task.plans else paper.write_initial)(task, rng)
+    return (tiny.write_initial if task.plans else paper.write_initial)(task, rng)
 
 
 def _events(task: EventsTask, rng: random.Random) -> Record:
-    demands = task.limits.memory or demanding.is_short(task.fact_limits)
-    return (demanding.write_events if demands else paper.write_events)(task, rng)
+    demands = task.limits.memory or _is_tiny(task.fact_limits)
+    return (tiny.write_events if demands else paper.write_events)(task, rng)
 
 
 def _filling(task: FillingTask, rng: random.Random) -> Record:
-    demands = task.plans or demanding.is_short(task.limits)
-    return (demanding.write_filling if demands else paper.write_filling)(task, rng)
+    demands = task.plans or _is_tiny(task.limits)
+    return (tiny.write_filling if demands else paper.write_filling)(task, rng)
+
+
+def _is_tiny(limits: FactLimits) -> bool:
+    """Whether facts of these sizes are those of the tiny form, which may be planned to have none."""
+    return limits.keyword_words.max == 1
 
 
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
@@ -69,6 +73,6 @@ _ANSWERS: dict[Unit, Callable[[Any, random.Random], Record]] = {
     Unit.LINKS: paper.write_links,
     Unit.EVOLUTION: paper.write_evolution,
     Unit.FILLING: _filling,
-    Unit.REVISION: demanding.write_revision,
+    Unit.REVISION: tiny.write_revision,
     Unit.DIALOGUE: _dialogue,
 }

@@ -1,7 +1,7 @@
-"""The language engine of the offline writer: sentences with alternatives, how a person speaks, what a sentence can say.
+"""The language engine of the offline writers: sentences with alternatives, and words that change with the speaker.
 
-A sentence is written as ``I [take|go by] {vehicle}[, <feeling>|]``: one of the alternatives in brackets is chosen,
-``{slot}`` gets a value, ``<rule>`` is replaced by a sentence of that rule. So a line of data stands for dozens of them.
+A sentence is written as ``I [take|go by] {vehicle}[, and like it|]``: one of the alternatives in brackets is chosen,
+``{slot}`` gets a value. So a line of data stands for dozens of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pydantic import AfterValidator, Field, model_validator
 from deltamem.config import StrictModel
 from synth.pools import unique
 
-_TOKENS = re.compile(r"[\[\]|]|\{[a-z_0-9]+\}|<[a-z_0-9]+>|[^\[\]|{}<>]+")
+_TOKENS = re.compile(r"[\[\]|]|\{[a-z_0-9]+\}|[^\[\]|{}<>]+")
 
 
 class Node(NamedTuple):
-    """A part of a sentence; `kind` is ``text``, ``slot``, ``rule``, ``sequence`` or ``choice``."""
+    """A part of a sentence; `kind` is ``text``, ``slot``, ``sequence`` or ``choice``."""
 
     kind: str
     text: str = ""
@@ -33,11 +33,11 @@ class Node(NamedTuple):
 def parse(text: str) -> Node:
     """Read a sentence with alternatives.
 
-    Raises `ValueError` if brackets do not match, or something is neither text, slot nor rule.
+    Raises `ValueError` if brackets do not match, or something is neither text nor slot.
     """
     tokens = _TOKENS.findall(text)
     if "".join(tokens) != text:
-        raise ValueError(f"not a sentence with [a|b], {{slot}} and <rule>: {text!r}")
+        raise ValueError(f"not a sentence with [a|b] and {{slot}}: {text!r}")
     stack: list[list[list[Node]]] = [[[]]]
     for token in tokens:
         if token == "[":
@@ -51,8 +51,6 @@ def parse(text: str) -> Node:
             raise ValueError(f"brackets that do not match: {text!r}")
         elif token[0] == "{":
             stack[-1][-1].append(Node("slot", token[1:-1]))
-        elif token[0] == "<":
-            stack[-1][-1].append(Node("rule", token[1:-1]))
         else:
             stack[-1][-1].append(Node("text", token))
     if len(stack) != 1:
@@ -72,18 +70,10 @@ def walk(node: Node) -> Iterable[Node]:
 
 
 def variants(node: Node) -> float:
-    """How many sentences a node stands for, its rules and slots counted once."""
+    """How many sentences a node stands for, its slots counted once."""
     if node.kind == "choice":
         return sum(variants(part) for part in node.parts)
     return math.prod(variants(part) for part in node.parts)
-
-
-def pattern(node: Node) -> str:
-    """A regular expression for all sentences of a node without slots and rules."""
-    if node.kind == "text":
-        return re.escape(node.text)
-    inner = [pattern(part) for part in node.parts]
-    return f"(?:{'|'.join(inner)})" if node.kind == "choice" else "".join(inner)
 
 
 class Lines:
@@ -100,11 +90,6 @@ class Lines:
     def slots(self) -> frozenset[str]:
         """The slots of all sentences."""
         return frozenset(part.text for node in self.nodes for part in walk(node) if part.kind == "slot")
-
-    @cached_property
-    def rules(self) -> frozenset[str]:
-        """The rules that the sentences refer to."""
-        return frozenset(part.text for node in self.nodes for part in walk(node) if part.kind == "rule")
 
     def draw(self, rng: random.Random) -> Node:
         """One of the sentences."""
@@ -127,24 +112,18 @@ class Grammar:
     """Rules by name, and the words of slots that nobody gives."""
 
     def __init__(self, rules: Mapping[str, Iterable[str]], words: Mapping[str, Lines]) -> None:
-        """Read the rules. Raises `ValueError` if a sentence cannot be read, or refers to a rule that is not there."""
-        self.words = words
+        """Read the rules. Raises `ValueError` if a sentence cannot be read."""
+        self._words = words
         self._rules = {name: Lines(texts) for name, texts in rules.items()}
-        for name, lines in self._rules.items():
-            if unknown := lines.rules.difference(self._rules):
-                raise ValueError(f"{name}: no such rule: {sorted(unknown)}")
 
-    def __contains__(self, rule: object) -> bool:
-        return rule in self._rules
-
-    def say(self, rng: random.Random, rule: str, values: Mapping[str, str] | None = None) -> str:
+    def say(self, rng: random.Random, rule: str, values: Mapping[str, str]) -> str:
         """A sentence of a rule, its slots filled with the values or with words of their lists."""
         return self.write(rng, self._rules[rule].draw(rng), values)
 
-    def write(self, rng: random.Random, node: Node, values: Mapping[str, str] | None = None) -> str:
+    def write(self, rng: random.Random, node: Node, values: Mapping[str, str]) -> str:
         """A sentence of a node; the same slot gets the same value throughout."""
         parts: list[str] = []
-        self._write(rng, node, dict(values or {}), parts)
+        self._write(rng, node, dict(values), parts)
         return with_article("".join(parts))
 
     def _write(self, rng: random.Random, node: Node, values: dict[str, str], parts: list[str]) -> None:
@@ -153,26 +132,13 @@ class Grammar:
             parts.append(text)
         elif kind == "slot":
             if text not in values:
-                values[text] = self.word(rng, text, values.values())
+                values[text] = self._words[text].draw(rng).text
             parts.append(values[text])
-        elif kind == "rule":
-            self._write(rng, self._rules[text].draw(rng), values, parts)
         elif kind == "choice":
             self._write(rng, within[int(rng.random() * len(within))], values, parts)
         else:
             for part in within:
                 self._write(rng, part, values, parts)
-
-    def word(self, rng: random.Random, slot: str, taken: Collection[str] = ()) -> str:
-        """A word for a slot that is none of those taken, as far as there is one; ``day2`` is drawn from ``day``."""
-        lines = self.words[slot.rstrip("0123456789")]
-        for _ in range(20):
-            parts: list[str] = []
-            self._write(rng, lines.draw(rng), {}, parts)
-            word = "".join(parts)
-            if word not in taken:
-                break
-        return word
 
 
 # Conditions on what comes before stand after it: a search that begins with a letter skips the rest of a text quickly.
@@ -222,35 +188,26 @@ def finished(text: str) -> str:
     return text if _ENDED.search(text) else text + "."
 
 
-# --- how a person speaks ---------------------------------------------------------------------------------------------------
+# --- words that change with the speaker -------------------------------------------------------------------------------------
 
 
 class Speech(StrictModel):
-    """Words that change with the way somebody speaks, each as ``from: to``."""
+    """Words that are replaced by others, each as ``from: to``."""
 
     contractions: dict[str, str]
-    casual: dict[str, str]
-    formal: dict[str, str]
     second: dict[str, str]
     """From the first person to the second."""
-    past: dict[str, str]
-    """Beginnings of clauses in the present, and in the past."""
-    bases: tuple[str, ...]
-    """Verbs in the present that can stand after "used to"."""
-    clipped: tuple[str, ...]
-    """Beginnings of sentences that somebody who is short leaves out."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for words in (self.contractions, self.casual, self.formal, self.second):
-            if any(key != key.lower() for key in words):
-                raise ValueError("what is replaced is given in small letters")
+        if any(key != key.lower() for words in (self.contractions, self.second) for key in words):
+            raise ValueError("what is replaced is given in small letters")
         return self
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
         # Nobody says "that's how it's".
-        ends = {"contractions": r"(?=[ ][^-])", "casual": "", "formal": "", "second": ""}
+        ends = {"contractions": r"(?=[ ][^-])", "second": ""}
         return {
             name: re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b{end}")
             for name, end in ends.items()
@@ -286,74 +243,3 @@ def _places(phrase: str, text: str) -> Iterator[tuple[int, int]]:
     while phrase and begin >= 0:
         yield begin, begin + len(phrase)
         begin = text.find(phrase, begin + len(phrase))
-
-
-class SpeakingVoice(NamedTuple):
-    """How somebody speaks: ``plain``, ``chatty``, ``formal``, ``terse``, or ``short`` in the tiny form.
-
-    Shares, from 0 to 1, are of words that are contracted, made casual or formal, of sentences that lose their first words,
-    of words with a slip, of utterances without a mark at the end, and of facts that are led up to and commented on.
-    """
-
-    kind: str
-    contractions: float
-    casual: float
-    formal: float
-    clipped: float
-    typos: float
-    lower: bool
-    unstopped: float
-    openers: float
-    tails: float
-
-
-def draw_voice(rng: random.Random) -> SpeakingVoice:
-    """The way a person speaks; nothing but the draws counts."""
-    kind = rng.choices(("plain", "chatty", "formal", "terse"), (40, 30, 15, 15))[0]
-    between, lower = rng.uniform, rng.random()
-    if kind == "terse":
-        return SpeakingVoice(kind, 0.9, 0.2, 0.0, between(0.2, 0.6), between(0, 0.01), lower < 0.4, 0.5, 0.15, 0.02)
-    if kind == "formal":
-        return SpeakingVoice(kind, between(0, 0.1), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.5, 0.1)
-    if kind == "chatty":
-        return SpeakingVoice(kind, 0.95, between(0.3, 0.8), 0.0, 0.05, between(0, 0.015), lower < 0.25, 0.2, 0.6, 0.2)
-    return SpeakingVoice(kind, between(0.5, 1), 0.05, 0.0, 0.0, between(0, 0.005), False, 0.0, 0.5, 0.1)
-
-
-_WORD = re.compile(r"\b[a-z]{5,}\b")
-
-
-def spoken(rng: random.Random, voice: SpeakingVoice, speech: Speech, sentence: str, kept: Collection[str]) -> str:
-    """A sentence as somebody says it; the kept phrases stay as they are, letter for letter, case aside."""
-    folded = sentence.casefold()
-    kept = [phrase for phrase in dict.fromkeys(kept) if phrase.casefold() in folded]
-    for table in ("formal", "casual", "contractions"):
-        sentence = speech.replaced(rng, table, sentence, getattr(voice, table), kept)
-    if voice.clipped and rng.random() < voice.clipped:
-        for start in speech.clipped:
-            rest = sentence[len(start) :]
-            # "I have to feed it" is no "I have".
-            whole = rest and not rest.startswith("to ")
-            if sentence.startswith(start) and not any(sentence.startswith(phrase) for phrase in kept) and whole:
-                sentence = capitalised(rest)
-                break
-    if voice.typos:
-        sentence = _with_slips(rng, sentence, voice.typos, kept)
-    if voice.lower and not any(sentence.startswith(phrase) for phrase in kept) and not _KEPT_CAPITAL.match(sentence):
-        sentence = sentence[:1].lower() + sentence[1:]
-    return sentence
-
-
-def _with_slips(rng: random.Random, text: str, share: float, kept: Collection[str]) -> str:
-    """The text with letters swapped, lost or doubled in some of its longer words."""
-    if rng.random() > 1 - (1 - share) ** len(text.split()):
-        return text
-    safe = {word for phrase in kept for word in _WORD.findall(phrase.casefold())}
-    words = [found for found in _WORD.finditer(text) if found[0] not in safe]
-    if not words:
-        return text
-    found = rng.choice(words)
-    place = found.start() + rng.randrange(1, len(found[0]) - 2)
-    first, second = text[place], text[place + 1]
-    slip = rng.choice((second + first, second, first * 2 + second))
-    return text[:place] + slip + text[place + 2 :]
