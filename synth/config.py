@@ -157,7 +157,7 @@ class Demands(Lateness):
 
 
 class Everyday(StrictModel):
-    """What lives that are put together from scenes are made of (``configs/shape/everyday.yaml``)."""
+    """What lives that are put together from scenes are made of (``configs/shape/demanding.yaml``)."""
 
     kinds: dict[FactKind, Weight]
     initial: Range
@@ -212,7 +212,12 @@ class Shape(StrictModel):
     filling: Range
     dialogue: DialogueLimits
     everyday: Everyday | None = None
-    """Lives of the offline writer are put together from scenes by this, and nothing else of the shape counts."""
+    """Lives of the offline writer are put together from scenes by this; of all else in the shape only `days_between` counts."""
+
+    @property
+    def scripted(self) -> Shape:
+        """The shape without what templates cannot tell (`Demands.scripted`)."""
+        return self.model_copy(update={"plan": self.plan.scripted}) if isinstance(self.plan, Demands) else self
 
 
 Source = Literal["generated", "file", "personahub"]
@@ -370,12 +375,11 @@ class SynthSettings(StrictModel):
         """The shape as the writer is asked for it.
 
         A language model draws the further facts of an event from its narrative alone, which has to be long enough to hold
-        them; the offline writer draws both from its templates, which have kinds of their own.
+        them; the offline writer draws both from its templates.
         """
         shape = self.shape
         if self.writer == "offline" or self.llm is None:
-            bare = shape.plan.model_copy(update={"kinds": {}}) if isinstance(shape.plan, Demands) else shape.plan
-            return shape.model_copy(update={"plan": bare})
+            return shape.scripted
         words = shape.events.narrative_words
         longer = Range(min=max(words.min, min(self.llm.narrative_words, words.max)), max=words.max)
         return shape.model_copy(update={"events": shape.events.model_copy(update={"narrative_words": longer})})
