@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -129,14 +130,16 @@ class Demands(Lateness):
 
     @property
     def scripted(self) -> Demands:
-        """The plan without what templates cannot tell: kinds, dates, what others say, and changes that do not replace a word."""
-        told = {
+        """The plan without what templates cannot tell: dates, what others say, and changes that follow or do not replace."""
+        told: dict[str, Collection[str]] = {
             "provenances": ("said", "assistant_confirmed", "self_corrected"),
             "signals": ("explicit", "value"),
             "operators": (FactChange.ADJUST, FactChange.RETRACT),
         }
-        kept = {name: {key: weight for key, weight in getattr(self, name).items() if key in keys} for name, keys in told.items()}
-        return self.model_copy(update={**kept, "dated": 0.0, "temporary": 0.0, "together": 0.0, "kinds": {}})
+        kept = {
+            name: {key: weight for key, weight in getattr(self, name).items() if key in keys} for name, keys in told.items()
+        }
+        return self.model_copy(update={**kept, "dated": 0.0, "temporary": 0.0, "together": 0.0})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -212,7 +215,7 @@ class Shape(StrictModel):
     filling: Range
     dialogue: DialogueLimits
     everyday: Everyday | None = None
-    """Lives of the offline writer are put together from scenes by this; of all else in the shape only `days_between` counts."""
+    """The offline writer puts lives together from scenes by this; of all else in the shape only `days_between` counts then."""
 
     @property
     def scripted(self) -> Shape:

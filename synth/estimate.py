@@ -144,13 +144,13 @@ def measure(settings: SynthSettings) -> MeasuredSample:
     from synth.person import write_person
 
     assumed, seed = settings.estimate, settings.seed
-    writer = _Measured(OfflineWriter(seed), _counter(assumed))
+    writer, shape = _Measured(OfflineWriter(seed), _counter(assumed)), settings.shape.scripted
     names = InventedNames(seed, settings.shape.profile.name_syllables)
     person_bytes = []
     for number in range(assumed.sample_people):
         text = "Somebody with a job and friends."
         persona = Persona(person_id=f"sample{number}", seed=text, source="generated", split="train")
-        writing = write_person(number, persona, writer, settings.shape, names, sessions=settings.sessions, seed=seed)
+        writing = write_person(number, persona, writer, shape, names, sessions=settings.sessions, seed=seed)
         person = asyncio.run(writing)
         record = len(person.model_dump_json().encode())
         lines = sum(len(to_json_line(labelled).encode()) for labelled in labelled_sessions(person))

@@ -188,7 +188,7 @@ def finished(text: str) -> str:
     return text if _ENDED.search(text) else text + "."
 
 
-# --- words that change with the speaker -------------------------------------------------------------------------------------
+# --- words that change with the speaker ------------------------------------------------------------------------------------
 
 
 class Speech(StrictModel):

@@ -44,7 +44,7 @@ class Phrasing:
 
     @cached_property
     def _not_over(self) -> set[str]:
-        """Values that cannot be said to be over by the way: of these facts, or of what they change by its new value alone."""
+        """Values that nobody says to be over by the way: of these facts, or what they change by its new value alone."""
         found = set[str]()
         for fact in self._task.facts:
             found.update(wordings(fact.keywords))
@@ -90,10 +90,7 @@ class Phrasing:
 
     def _told(self, fact: SessionFact, old: KnownValues | None, new: KnownValues) -> list[str]:
         """What the user says of a fact that the assistant has not spoken of."""
-        if old is not None:
-            said = self._change(fact, old, new)
-        else:
-            said = [self._clause(new)]
+        said = self._change(fact, old, new) if old is not None else [self._clause(new)]
         if fact.event is Event.NONE:
             if not new.over:
                 self._rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
@@ -179,4 +176,3 @@ class Phrasing:
         """Let the user say something wrong first."""
         wrong = self._core(replace(new, values={**new.values, new.topic.changeable: fact.misspoken}, over=False))
         said[0] = f"{wrong}, {self._speaker.say('mishap', x=new.value)}"
-

@@ -275,7 +275,9 @@ def _says_outdated(text: str, facts: Iterable[SessionFact]) -> bool:
 def _spoils(one: Statement, other: Statement) -> bool:
     """Whether one statement says a value that the other one makes outdated without saying it."""
     return any(
-        told.fact.event is Event.UPDATE and told.fact.signal == "value" and _says_outdated(" ".join(saying.said), [told.fact])
+        told.fact.event is Event.UPDATE
+        and told.fact.signal == "value"
+        and _says_outdated(" ".join(saying.said), [told.fact])
         for told, saying in ((one, other), (other, one))
     )
 

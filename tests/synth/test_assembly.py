@@ -14,7 +14,18 @@ from offline_people import shape
 
 from deltamem.memory import Event
 from deltamem.text import normalised
-from synth.assembly import SAME_FACT, Relatedness, assemble, dues, further_facts, labelled_sessions, replay
+from synth.assembly import (
+    SAME_FACT,
+    Relatedness,
+    assemble,
+    dues,
+    further_facts,
+    held_at_first,
+    labelled_sessions,
+    replay,
+    revision_dues,
+)
+from synth.demands import Candidate, Chain, PlannedStep
 from synth.records import (
     Dialogue,
     EventGroup,
@@ -23,10 +34,14 @@ from synth.records import (
     Fact,
     FactChange,
     FactOrigin,
+    FactPlan,
     LifeEvent,
     Method,
     Person,
     PlannedFact,
+    RevisedFact,
+    Revision,
+    RevisionStep,
     SaidFact,
     StateDelta,
     Track,
@@ -244,3 +259,32 @@ def test_a_memory_keeps_its_id_through_a_rejected_session():
     assert labelled.prior_state["m2"].time == life.sessions[0].time
     assert [(item.event, item.target_memory_id) for item in labelled.operations] == [(Event.UPDATE, "m2")]
     assert labelled.next_state["m2"].text == harp
+
+
+def test_what_names_its_end_or_has_ended_is_not_repeated():
+    profile = edit(PROFILE, {"initial": [TrackedFact(text=PIANO, keywords=keywords(PIANO), track=Track.CAREER, subject="")]})
+    chain = Chain(
+        (Candidate(Fact(text=GARDEN, keywords=keywords(GARDEN)), -1, "", False),),
+        (
+            PlannedStep(0, FactChange.RETRACT, "explicit", "said", False),
+            PlannedStep(2, FactChange.ADJUST, "value", "said", True),
+        ),
+    )
+    facts = (
+        RevisedFact(text=f"{NAME} grows nothing any longer.", keywords=("nothing",)),
+        RevisedFact(text=BAKERY, keywords=()),
+    )
+    revision = Revision(steps=tuple(RevisionStep(facts=(fact,)) for fact in facts))
+    made = [(at, due.lasting, due.previous_text, due.plan.dated) for at, due in revision_dues(chain, revision, statement=0)]
+    assert made == [(0, False, GARDEN, False), (2, True, facts[0].text, True)]
+    assert [held_at_first(profile, [FactPlan(temporary=ends)])[PIANO].lasting for ends in (False, True)] == [True, False]
+    plans = [[FactPlan(temporary=True), FactPlan()]]
+    (found,), _ = further_facts(profile, {}, [filling(GARDEN, BAKERY)], plans)
+    assert [due.lasting for due in found] == [False, True]
+    # Of all that is known only one memory holds on.
+    shape_ = edit(shape("demanding_tiny"), {"plan.repeats": 0.5})
+    events = [happening(index) for index in range(4)]
+    parts = profile, [slot(event, reused=0) for event in events], events, [filling(GARDEN, BAKERY), *[filling()] * 3]
+    certain = {event.index: () for event in events}
+    sessions = assemble(*parts, certain, [found, (), (), ()], shape_, seed=1, plans=[FactPlan(temporary=True)])
+    assert {fact.text for session in sessions for fact in session.facts if fact.event is Event.NONE} == {BAKERY}

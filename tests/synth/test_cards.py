@@ -57,6 +57,6 @@ def test_a_language_model_is_asked_for_longer_narratives_and_in_the_demanding_sh
     assert asked("paper", writer="llm") == (110, 160, False)
     assert asked("paper", writer="llm", llm__narrative_words=0, llm__cards=True) == (60, 160, True)
     assert asked("demanding", writer="llm")[2] and not asked("demanding")[2]
-    # Templates have kinds of their own.
-    assert settings(tmp_path, "demanding", writer="llm").asked_shape.plan.kinds
-    assert not settings(tmp_path, "demanding").asked_shape.plan.kinds
+    # Templates know no dates.
+    assert settings(tmp_path, "demanding", writer="llm").asked_shape.plan.dated
+    assert not settings(tmp_path, "demanding").asked_shape.plan.dated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import date, timedelta
 from itertools import pairwise
 from statistics import mean
 
@@ -14,16 +15,18 @@ from offline_people import Recorder, life, shape
 from deltamem.memory import Event, wordings
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
-from synth.demands import is_newcomer, plan_asides, plan_facts
-from synth.records import AsideKind, FactChange, FactKind, FactOrigin
+from synth.demands import Candidate, Chain, RevisionPlanner, is_newcomer, plan_asides, plan_facts
+from synth.records import AsideKind, Fact, FactChange, FactKind, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
 SHAPE = shape("demanding")
 PLAN = SHAPE.plan
+SCRIPTED = SHAPE.scripted
+"""What templates can tell of it; all else is planned alike."""
 PEOPLE = 3
 
 
-def written(number, *, sessions=15, sizes=SHAPE, writer=None):
+def written(number, *, sessions=15, sizes=SCRIPTED, writer=None):
     writer = writer or Recorder(1)
     return writer, life(number, sizes, writer, sessions=sessions)
 
@@ -76,7 +79,7 @@ def test_a_due_memory_has_its_rivals_in_the_bank(lives):
 
 
 def test_a_newcomer_begins_with_an_empty_bank():
-    nobody = edit(SHAPE, {"initial.newcomers": 1.0})
+    nobody = edit(SCRIPTED, {"initial.newcomers": 1.0})
     _, person = written(1, sizes=nobody, sessions=12)
     first, *later = labelled_sessions(person)
     assert first.difficulty.bank == 0
@@ -116,7 +119,7 @@ def test_operations_do_not_follow_the_order_of_the_story(lives):
                 assert [fact.id for fact in task.facts] == [f"f{number}" for number in range(1, len(task.facts) + 1)]
 
 
-def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
+def test_nobody_repeats_what_has_ended(lives):
     repeated, gone = set(), set()
     for writer, person in lives:
         repeated |= {fact.text for session in person.sessions for fact in session.facts if fact.event is Event.NONE}
@@ -124,8 +127,6 @@ def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
             if isinstance(task, RevisionTask) and answer is not None:
                 for plan, step in zip(task.steps, answer.steps, strict=True):
                     gone |= {fact.text for fact in step.facts if plan.change in (FactChange.RETRACT, FactChange.EXPIRE)}
-            elif isinstance(task, InitialTask | FillingTask):
-                gone |= {fact.text for fact, plan in zip(answer.facts, task.plans, strict=True) if plan.temporary}
     assert repeated and gone and repeated.isdisjoint(gone)
 
 
@@ -144,6 +145,70 @@ def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
     assert {rejection.rules for rejection in refused} == {("revision.new_in_life",)}
     texts = [fact.text for session in person.sessions for fact in session.facts if fact.origin is FactOrigin.REVISION]
     assert Counter(texts)[f"{person.profile.name} has moved to the sea."] == 1
+
+
+DAYS = {index: date(2026, 3, 1) + timedelta(days=20 * index) for index in range(12)}
+
+
+def planned_chains(number: int = 12, **plan: object) -> list[Chain]:
+    """Chains of changes of twelve memories in families of three; one in two names its last day, 15 April 2026."""
+    found = list[Chain]()
+    for seed in range(20):
+        memories = [
+            Candidate(
+                Fact(text=f"Ana owns {place}" + " until 15 April 2026." * (place % 2), keywords=(str(place),)),
+                -1,
+                f"family {place // 3}",
+                bool(place % 2),
+            )
+            for place in range(12)
+        ]
+        sizes = PLAN.model_copy(update=plan)
+        found += RevisionPlanner(random.Random(seed), sizes, memories, DAYS, {}).chains(number)
+    return found
+
+
+def test_what_names_its_last_day_ends_after_it_and_changes_in_no_other_way():
+    temporary = [chain for chain in planned_chains() if chain.memories[0].temporary]
+    assert temporary
+    for chain in temporary:
+        assert [step.change for step in chain.steps] == [FactChange.EXPIRE] and len(chain.memories) == 1
+        assert DAYS[chain.steps[0].session] > date(2026, 4, 15)
+
+
+def test_siblings_that_change_together_do_so_once_in_one_session():
+    chains = [chain for chain in planned_chains(together=1.0) if len(chain.memories) > 1]
+    assert chains
+    for chain in chains:
+        assert len({memory.family for memory in chain.memories}) == 1 < len(chain.memories) <= 3
+        (step,) = chain.steps
+        assert step.change in (FactChange.ADJUST, FactChange.SHIFT, FactChange.RETRACT)
+        assert step.provenance == "said" and not step.dated
+    assert all(len(chain.memories) == 1 for chain in planned_chains(together=0.0))
+
+
+def test_how_a_change_shows_suits_it():
+    steps = [step for chain in planned_chains() for step in chain.steps]
+    shown = {signal: {step.change for step in steps if step.signal == signal} for signal in PLAN.signals}
+    assert all(shown.values())
+    assert shown["value"] <= {FactChange.EXPAND, FactChange.ADJUST, FactChange.SHIFT}
+    assert shown["implied"].isdisjoint({FactChange.EXPAND, FactChange.ADJUST})
+    assert {step.provenance for step in steps if step.signal == "implied"} == {"said"}
+    assert {step.change for step in steps if step.dated} <= {FactChange.ADJUST, FactChange.SHIFT}
+    for chain in planned_chains():
+        assert not {FactChange.RETRACT, FactChange.EXPIRE} & {step.change for step in chain.steps[:-1]}
+        sessions = [step.session for step in chain.steps]
+        assert sessions == sorted(set(sessions))
+
+
+def test_the_plan_that_templates_can_tell_is_the_plan_without_the_rest():
+    assert SCRIPTED.plan.operators == {FactChange.ADJUST: 0.4, FactChange.RETRACT: 0.15}
+    assert SCRIPTED.plan.provenances == {"said": 0.66, "assistant_confirmed": 0.08, "self_corrected": 0.06}
+    assert SCRIPTED.plan.signals == {"explicit": 0.1, "value": 0.6}
+    assert SCRIPTED.plan.dated == SCRIPTED.plan.temporary == SCRIPTED.plan.together == 0
+    assert SCRIPTED.model_copy(update={"plan": PLAN}) == SHAPE
+    for unchanged in (shape("demanding_tiny"), shape("paper")):
+        assert unchanged.scripted == unchanged
 
 
 def test_newcomers_are_their_share_of_every_ten_people():

@@ -14,8 +14,7 @@ from deltamem.errors import DeltaMemError
 from synth.assembly import labelled_sessions
 from synth.offline import OfflineWriter, answer
 from synth.offline.paper import read_view
-from synth.offline.templates import slot_source
-from synth.offline.topics import PERSON, PLACE, read
+from synth.offline.topics import read
 from synth.planning import UPDATES
 from synth.records import FactChange, FactOrigin, PastEvent, Person, PlannedChange, Track
 from synth.tasks import Unit
@@ -83,11 +82,10 @@ def test_changes_of_facts_that_no_template_made_are_refused(recorded):
 
 
 def invented(someone: Person) -> set[str]:
-    """The name of a person of the tiny form, and those of everybody and every place in what was ever remembered of them."""
+    """The name of a person of the tiny form, and those of everybody in what was ever remembered of them."""
     name = someone.profile.name
     texts = [fact.text for fact in (*someone.profile.initial, *(fact for each in someone.sessions for fact in each.facts))]
-    values = [(slot, value) for text in texts for slot, value in read(name, text).values.items()]
-    return {value for slot, value in values if slot_source(slot) in (PERSON, PLACE)} | {name}
+    return {read(name, text).who for text in texts} | {name}
 
 
 def test_heldout_and_training_people_share_no_invented_name_in_any_text():

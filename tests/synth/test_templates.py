@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import re
 from datetime import date
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -15,12 +13,12 @@ import yaml
 from deltamem.errors import DeltaMemError
 from synth import cards
 from synth.names import Names, names
-from synth.offline import scenes, speaker, templates, topics
-from synth.offline.grammar import Lines, parse
+from synth.offline import speaker, templates, topics
+from synth.offline.grammar import parse
 from synth.personas import Parts, parts
 from synth.planning import UPDATES, draft_fixed
 from synth.pools import Pools, check_slots, load, pools, slots_in
-from synth.records import AsideKind, Career, Domain, Family, Health, LifeGoal, Relationship
+from synth.records import Career, Domain, Family, Health, LifeGoal, Relationship, Track
 
 PACKAGE = Path(__file__).parents[2] / "synth"
 EVERYDAY = sorted((PACKAGE / "everyday").rglob("*.yaml"))
@@ -36,12 +34,7 @@ SCHEMAS = {
     "events.yaml": (templates.EventTexts, templates.event_texts),
     "dialogue.yaml": (templates.DialogueTexts, templates.dialogue_texts),
     "topics.yaml": (topics.Topics, topics.topic_file),
-    "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
-    "values.yaml": (topics.Values, topics.value_file),
-    "talk.yaml": (speaker.Talk, speaker.talk_file),
-    "tiny_talk.yaml": (speaker.TinyTalk, speaker.tiny_talk_file),
-    "scenes.yaml": (scenes.Scenes, scenes.scene_file),
-    "distractors.yaml": (scenes.Distractors, scenes.distractors),
+    "talk.yaml": (speaker.Talk, speaker.talk),
 }
 
 
@@ -75,9 +68,10 @@ BROKEN = [
     ("words.yaml", '"35", ', "35, ", "valid string"),
     ("facts.yaml", "      partial_deletion:", "      deletion:", "partial_deletion"),
     ("events.yaml", "  finance:\n", "  money:\n", "finance"),
-    ("values.yaml", "[two, three", "[two, two", "more than once: .*two"),
-    ("tiny_talk.yaml", "rules:\n", 'rules:\n  x: ["a [b"]\n', "brackets that do not match"),
-    ("tiny_talk.yaml", "rules:\n", 'rules:\n  x: ["a {b"]\n', "not a sentence"),
+    ("topics.yaml", "[nurse, teacher", "[nurse, nurse", "more than once: .*nurse"),
+    ("talk.yaml", "rules:\n", 'rules:\n  x: ["a [b"]\n', "brackets that do not match"),
+    ("talk.yaml", "rules:\n", 'rules:\n  x: ["a {b"]\n', "not a sentence"),
+    ("talk.yaml", "{i am: ", "{I am: ", "given in small letters"),
 ]
 
 
@@ -126,45 +120,21 @@ def variants(node) -> list[str]:
     return [f"{{{node.text}}}" if node.kind == "slot" else node.text]
 
 
-@pytest.mark.parametrize("short", [False, True], ids=["full", "tiny"])
-def test_a_topic_says_what_it_remembers_and_of_whom(short):
-    for topic in topics.topics(short=short):
-        known = set(topic.slots)
-        details, ends = topics.details_of(topic.name), topics.ends_of(topic.name)
-        assert ends and len(topic.details) == (0 if short else 2)
-        assert set(topic.change) <= known - {topic.key}
+def test_a_topic_says_what_it_remembers_and_of_whom():
+    file = topics.topic_file()
+    assert {topic.track for topic in file.topics} == set(Track)
+    for topic in file.topics:
+        assert set(topic.slots) == {topics.PERSON, topic.changeable} and topic.memory.endswith(f"{{{topics.PERSON}}}")
+        assert len(file.lists[topic.changeable]) == 8
         for text in (text for line in topic.say for text in variants(parse(line))):
-            assert set(slots_in(topic.memory)) <= set(slots_in(text)) <= known, text
-        marked = [(detail.lost, detail.unsay) for detail in details] + [
-            (end.memory, (*end.say, *end.implied)) for end in ends
-        ]
-        for memory, lines in marked:
-            (keyword,) = re.findall(r"\*([^*]+)\*", memory)
-            assert all(keyword in text for line in lines for text in variants(parse(line))), memory
-        for detail in topic.details:
-            own = set(slots_in(detail.memory)) - {"kin"}
-            assert own and not own & known
-            for text in (text for line in detail.say for text in variants(parse(line))):
-                assert own <= set(slots_in(text)) <= known | own | {"kin"}, text
-        if not short and not topic.single:
-            lines = (*topic.implied, *(line for end in topic.ends for line in (*end.say, *end.implied)))
-            lines += tuple(line for detail in topic.details for line in (*detail.say, *detail.unsay))
-            assert all(topic.key in slots_in(text) for line in lines for text in variants(parse(line))), topic.name
+            assert set(slots_in(text)) == set(topic.slots), text
+    # The word before the name tells topics apart, as the same name may stand in several.
+    assert len({topic.memory.split()[-2] for topic in file.topics}) == len(file.topics)
+    assert all(not slots_in(text) for line in file.past for text in variants(parse(line)))
 
 
-def test_scenes_and_asides_fill_their_slots():
-    listed = {*topics.values().lists, *scenes.GIVEN, *scenes.Stranger.model_fields}
-    for scene in scenes.scenes():
-        own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
-        assert all(case.keys() == scene.cases[0].keys() for case in scene.cases)
-        assert {slot for slot in scene.slots if not {slot, templates.slot_source(slot)} & (listed | own)} == set(), (
-            scene.name
-        )
-    file = scenes.distractors()
-    for kind in AsideKind:
-        for name, entries in getattr(file, kind.value).items():
-            parts = name.split("+") if name not in ("none", *([] if kind is not AsideKind.CUE else [name])) else []
-            assert {word for part in parts for word in part.split()} <= {*file.kinds, "any"}
-            for entry in entries:
-                lines = entry.assistant if kind is AsideKind.ASSISTANT_CLAIM else entry.user
-                assert all(set("xy"[: len(parts)]) <= Lines((line,)).slots for line in lines), (kind, name)
+def test_what_is_said_besides_facts_has_words_for_its_slots():
+    given = {topics.PERSON, "clause", "old", "x", "y", "word"}
+    for rule, texts in speaker.talk().rules.items():
+        slots = {slot for line in texts for text in variants(parse(line)) for slot in slots_in(text)}
+        assert slots <= given | topics.topic_file().lists.keys(), rule

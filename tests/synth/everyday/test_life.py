@@ -27,7 +27,7 @@ from synth.validators.session import judge_chain
 
 @cache
 def everyday() -> Shape:
-    config = composed("synth", ["shape=everyday", "out=unused"])
+    config = composed("synth", ["shape=demanding", "out=unused"])
     return Shape.model_validate(OmegaConf.to_container(config.shape, resolve=True))
 
 
@@ -118,7 +118,7 @@ def test_sessions_with_friends_follow_their_share(share: float) -> None:
 
 
 def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) -> None:
-    done = synth("shape=everyday", "people=3", "sessions=4", f"out={tmp_path / 'out'}")
+    done = synth("shape=demanding", "people=3", "sessions=4", f"out={tmp_path / 'out'}")
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "out" / "dataset.json").read_text("utf-8"))
     assert manifest["counts"]["train/people"] + manifest["counts"]["heldout/people"] == 3
