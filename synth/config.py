@@ -215,7 +215,7 @@ class Shape(StrictModel):
     filling: Range
     dialogue: DialogueLimits
     everyday: Everyday | None = None
-    """The offline writer puts lives together from scenes by this; of all else in the shape only `days_between` counts then."""
+    """The offline writer puts lives together from scenes by this; of the rest only `days_between` counts then."""
 
     @property
     def scripted(self) -> Shape:

@@ -9,10 +9,12 @@ from datetime import date
 from functools import cache
 
 import pytest
+from episode_texts import WordEmbedder
 from omegaconf import OmegaConf
 from synth_runs import synth
 
 from deltamem.config import composed
+from deltamem.embedding import CachedEmbedder
 from deltamem.memory import Event
 from deltamem.sessions import LabelledSession, read_sessions
 from synth.assembly import labelled_sessions
@@ -21,18 +23,19 @@ from synth.everyday.life import Life
 from synth.everyday.person import write_life
 from synth.everyday.scenes import scenes
 from synth.names import RealNames
+from synth.output.probe import find
 from synth.records import FactKind, Person, Persona
 from synth.validators.session import judge_chain
 
 
 @cache
-def everyday() -> Shape:
+def demanding() -> Shape:
     config = composed("synth", ["shape=demanding", "out=unused"])
     return Shape.model_validate(OmegaConf.to_container(config.shape, resolve=True))
 
 
 def life(number: int, sessions: int = 8, *, seed: int = 1, **plan: object) -> Person:
-    sizes = everyday()
+    sizes = demanding()
     assert sizes.everyday is not None
     sizes = sizes.model_copy(update={"everyday": sizes.everyday.model_copy(update=plan)})
     split = "heldout" if number % 10 == 9 else "train"
@@ -127,7 +130,7 @@ def test_the_command_writes_a_data_set_of_which_nothing_is_rejected(tmp_path) ->
 
 
 def test_nobody_is_without_a_partner_and_speaks_of_one() -> None:
-    sizes = everyday()
+    sizes = demanding()
     assert sizes.everyday is not None
     single = next(scene for scene in scenes() if "partner" in scene.without and "partner" not in scene.mentioned)
     couple = next(scene for scene in scenes() if "partner" in scene.mentioned and not (scene.without or scene.group))
@@ -172,3 +175,15 @@ def test_what_comes_again_differs_in_values_alone() -> None:
         return sum(one.rivals > 0 for each in found if each for one in each.operations)
 
     assert rivals(0.5) > 2 * rivals(0.0)
+
+
+def test_shallow_policies_stay_below_their_bars() -> None:
+    parts: dict[str, list[LabelledSession]] = {"train": [], "heldout": []}
+    for number in range(20):
+        parts["heldout" if number % 5 == 4 else "train"] += lives()[number]
+    found = find(parts["train"], parts["heldout"], embedder=CachedEmbedder(WordEmbedder()))["policies"]
+    earned = {name: score["parts"]["transition"]["estimate"] for name, score in found.items()}
+    assert earned["gold"] == 1.0
+    assert earned["copy_all"] <= 0.45 and earned["copy_new"] <= 0.45, earned
+    assert earned["bag_of_words"] <= 0.65, earned
+    assert earned["gold_as_add"] <= 0.90, earned
