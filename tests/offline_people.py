@@ -31,13 +31,14 @@ def shape(name: str) -> Shape:
 def people(
     count: int, sessions: int, *, seed: int = 1, heldout_share: float = 0.1, sizes: str = "demanding_tiny"
 ) -> list[Person]:
-    """Write people."""
+    """Write people of a shape, as far as templates can tell it."""
 
     async def write() -> list[Person]:
-        writer, names = OfflineWriter(seed), InventedNames(seed, shape(sizes).profile.name_syllables)
+        writer, told = OfflineWriter(seed), shape(sizes).scripted
+        names = InventedNames(seed, told.profile.name_syllables)
         drawn = draw_personas(PersonaSettings(), people=count, heldout_share=heldout_share, seed=seed)
         return [
-            await write_person(number, persona, writer, shape(sizes), names, sessions=sessions, seed=seed)
+            await write_person(number, persona, writer, told, names, sessions=sessions, seed=seed)
             for number, persona in enumerate(drawn)
         ]
 

@@ -20,16 +20,16 @@ SAMPLE = MeasuredSample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=
 
 @pytest.mark.parametrize(
     ("shape", "sessions", "people", "tolerance"),
-    [("demanding_tiny", 8, 15, 0.3), ("paper", 25, 2, 0.3)],
+    [("demanding_tiny", 8, 15, 0.3), ("demanding", 25, 3, 0.3), ("paper", 25, 2, 0.3)],
 )
 def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
     config = settings(tmp_path, shape)
     written = offline_people(people, sessions, seed=11, sizes=shape)
     counts = Counter({unit: sum(person.usage[unit].units for person in written if unit in person.usage) for unit in Unit})
     counts = +counts
-    expected = expected_units(config.shape, sessions)
+    expected = expected_units(config.shape, sessions, config.llm)
     assert set(expected) == {Unit(unit) for unit in counts}
-    demanding = {Unit.FILLING, Unit.REVISION} if shape == "demanding_tiny" else set()
+    demanding = {Unit.FILLING, Unit.REVISION} if shape != "paper" else set()
     for unit, count in expected.items():
         drawn = unit in {Unit.INITIAL, Unit.EVOLUTION, *demanding}  # these differ from person to person
         assert counts[unit] / people == pytest.approx(count, rel=tolerance if drawn else 0), unit
@@ -44,6 +44,17 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     coarse = measure(edit(config, {"estimate.characters_per_token": 4.0}))
     assert coarse.units[Unit.DIALOGUE].prompt == pytest.approx(sample.units[Unit.DIALOGUE].prompt / 4)
     assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
+
+
+def test_demanding_people_are_measured_without_what_templates_cannot_tell(tmp_path):
+    config = settings(tmp_path, "demanding", sessions=12, estimate__sample_people=1)
+    sample = measure(config)
+    assert set(sample.units) == set(Unit)
+    found = estimate(edit(config, {"writer": "llm"}), sample)
+    assert set(found.units) == set(Unit) - set(REVIEWS)
+    # Chains, families and events of the shape are in the prompts, however short the facts are.
+    assert 1_500 < sample.units[Unit.REVISION].prompt < sample.units[Unit.FILLING].prompt < 6_000
+    assert expected_units(config.shape, 12) == {}, "lives from scenes have no units"
 
 
 ASSUMED = {
