@@ -3,6 +3,8 @@
     python tests/model_server.py --port 8000 --latency 0.3 --slots 64 --faults 0.05
     python tests/model_server.py --port 8000 --latency 0.2 --slots 64 --brain benchmark
 
+Of the shape `demanding` the offline writer can tell what is left of its plan by `synth.config.Demands.scripted`.
+
 It speaks as much of the OpenAI protocol as is asked for. An answer depends on the request alone, so that an interrupted run
 and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, an answer that takes
 ``--hang`` seconds and is a 503 then, in turn), once a request; the other half are bad answers (broken JSON, a broken rule),

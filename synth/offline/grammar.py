@@ -81,8 +81,7 @@ class Lines:
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Read the sentences. Raises `ValueError` if one cannot be read."""
-        self.texts = tuple(texts)
-        self.nodes = tuple(map(parse, self.texts))
+        self.nodes = tuple(map(parse, texts))
         weights = [1 + math.log(variants(node)) for node in self.nodes]
         self._ends = [sum(weights[: place + 1]) for place in range(len(weights))]
 

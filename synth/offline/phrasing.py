@@ -73,8 +73,8 @@ class Phrasing:
             found.said = self._retold(fact)
         elif fact.provenance == "assistant_confirmed":
             found.asked = self._speaker.say("claim_fact", clause=self._speaker.to_second_person(self._claimed(new)))
-            explicit = fact.signal == "explicit" and old is not None
-            found.said = [self._speaker.say("confirm"), *(self._before(fact, old) if explicit and old else ())]
+            said = self._speaker.say("confirm")
+            found.said = [said, *(self._before(fact, old) if old and fact.signal == "explicit" else ())]
         else:
             found.said = self._told(fact, old, new)
             if fact.misspoken:

@@ -34,12 +34,9 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return _ARTICLE.sub(r"\1n ", text.format_map(values))
 
 
-def reading(text: str, values_of: Callable[[str], str], seen: set[str] | None = None) -> str:
-    """A regular expression that reads the slots of a filled text; `values_of` gives that of a slot.
-
-    Slots that were `seen` in a part before have the value that they had there.
-    """
-    parts, seen = [], set() if seen is None else seen
+def reading(text: str, values_of: Callable[[str], str]) -> str:
+    """A regular expression that reads the slots of a filled text; `values_of` gives that of a slot."""
+    parts, seen = list[str](), set[str]()
     for literal, slot, _, _ in string.Formatter().parse(text):
         escaped = re.escape(literal)
         parts.append(re.sub(r"(^|(?<=[ -]))([Aa])(\\ )$", r"\1\2n?\3", escaped) if slot else escaped)

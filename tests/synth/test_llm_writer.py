@@ -131,7 +131,10 @@ async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonL
         assert making(**change) != found
 
 
-async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(store: JsonLinesStore) -> None:
+@pytest.mark.parametrize(("sizes", "unasked"), [("paper", Unit.REVISION), ("demanding", Unit.EVOLUTION)])
+async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
+    store: JsonLinesStore, sizes: str, unasked: Unit
+) -> None:
     persona = Persona(person_id="p000001", seed="A botanist who collects seeds.", source="generated", split="train")
 
     def script(body: dict[str, Any]) -> Reply:
@@ -139,13 +142,13 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
 
     with serve(script) as server:
         async with open_writer(server.url, store) as writer:
-            parts = 1, persona, writer, shape("paper"), RealNames(1)
+            parts = 1, persona, writer, shape(sizes).scripted, RealNames(1)
             first = await write_person(*parts, sessions=13, seed=1)
             asked = len(server.requests)
             assert await write_person(*parts, sessions=13, seed=1) == first
     assert first.rejections == () and len(first.sessions) == 13 and first.violations == {}
     assert len(server.requests) == asked == sum(usage.units for usage in first.usage.values())
-    assert set(names(server.requests)) == set(Unit) - {Unit.REVISION, *REVIEWS}
+    assert set(names(server.requests)) == set(Unit) - {unasked, *REVIEWS}
 
 
 def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> None:
