@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -50,6 +50,45 @@ _LENGTHS = {
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
+class _Origin(NamedTuple):
+    """What the card says of who wrote: in which way, how it went, what that limits, and what a session is."""
+
+    wrote: str
+    made: str
+    limit: str
+    session: str
+
+
+_STAGES = """Stages: profile, events, memories, dialogue. A program draws what quotas demand, the writer writes, and rules judge
+every answer. An answer that breaks rules is sent back with what is wrong, and rejected if that does not help."""
+_ONE_EVENT = "one user and one assistant; every session is about one event"
+_BY_MODEL = _Origin(
+    "A language model wrote",
+    _STAGES,
+    "What the model believes about people, places and jobs, stereotypes included, is in the text.",
+    _ONE_EVENT,
+)
+_BY_TEMPLATES = _Origin(
+    "A program wrote, from templates and pools of words,",
+    _STAGES,
+    "The sentences come from a few templates: good for tests and for small models, too uniform to train a large one.",
+    _ONE_EVENT,
+)
+_BY_SCENES = _Origin(
+    "A program put together, from scenes that language models have written for this project,",
+    """A program draws scenes by the quotas of the shape, fills them with the people of a life and with real titles and places,
+and tells them session by session with the memories at hand. Rules judge every session; one that breaks a rule is left out.""",
+    "Scenes come again from person to person, with other people and titles: a model can learn their sentences by heart.",
+    "one user, and one assistant or friend",
+)
+
+
+def _origin(making: Mapping[str, Any]) -> _Origin:
+    if making.get("writer") == "llm":
+        return _BY_MODEL
+    return _BY_SCENES if making.get("shape", {}).get("everyday") else _BY_TEMPLATES
+
+
 def render_card(manifest: Mapping[str, Any], findings: Findings, *, parquet: bool) -> str:
     """Render the card as Markdown."""
     environment = Environment(
@@ -68,7 +107,7 @@ def render_card(manifest: Mapping[str, Any], findings: Findings, *, parquet: boo
     sessions = counts["train/sessions"] + counts["heldout/sessions"]
     return environment.get_template("card.md.j2").render(
         making=making,
-        by_model=making.get("writer") == "llm",
+        origin=_origin(making),
         licence=_LICENCE_IDS[source],
         terms=LICENCES[source],
         facts=_facts(manifest),

@@ -48,6 +48,14 @@ def test_the_card_says_that_all_people_are_synthetic_and_who_wrote_them(tmp_path
     assert "A program wrote, from templates" in offline and "gpt-oss" not in offline and "Prompts" not in offline
 
 
+def test_the_card_of_lives_from_scenes_says_what_they_are(tmp_path):
+    shape = {"everyday": {"newcomers": 0.2}}
+    write(tmp_path, making={**MAKING, "writer": "offline", "shape": shape, "making": {"writer": "offline", "seed": 7}})
+    _, text = card(tmp_path)
+    assert "from scenes that language models have written" in text and "draws scenes by the quotas" in text
+    assert "templates" not in text and "every session is about one event" not in text
+
+
 def test_the_numbers_of_the_card_are_those_of_the_data_set(data_set):
     _, text = card(data_set)
     assert "| training | 2 | 5 | 4 | 3 | 1 |" in text and "| held out | 1 | 3 | 2 | 2 | 1 |" in text
