@@ -59,8 +59,8 @@ class _Origin(NamedTuple):
     session: str
 
 
-_STAGES = """Stages: profile, events, memories, dialogue. A program draws what quotas demand, the writer writes, and rules judge
-every answer. An answer that breaks rules is sent back with what is wrong, and rejected if that does not help."""
+_STAGES = """Stages: profile, events, memories, dialogue. A program draws what quotas demand, the writer writes, and rules
+judge every answer. An answer that breaks rules is sent back with what is wrong, and rejected if that does not help."""
 _ONE_EVENT = "one user and one assistant; every session is about one event"
 _BY_MODEL = _Origin(
     "A language model wrote",
@@ -76,8 +76,9 @@ _BY_TEMPLATES = _Origin(
 )
 _BY_SCENES = _Origin(
     "A program put together, from scenes that language models have written for this project,",
-    """A program draws scenes by the quotas of the shape, fills them with the people of a life and with real titles and places,
-and tells them session by session with the memories at hand. Rules judge every session; one that breaks a rule is left out.""",
+    """A program draws scenes by the quotas of the shape, fills them with the people of a life and with real titles and
+places, and tells them session by session with the memories at hand. Rules judge every session; one that breaks a rule is
+left out.""",
     "Scenes come again from person to person, with other people and titles: a model can learn their sentences by heart.",
     "one user, and one assistant or friend",
 )
