@@ -41,10 +41,17 @@ def _think(thought: str, thinking: bool) -> str:
     return f"<think>{thought}</think>" if thinking else ""
 
 
-def query_for(operation: Operation, person: str) -> str:
-    """A short query for the earlier version of a fact: what it is about (its verb) and whom or what it names (its end)."""
-    words = operation.text.removeprefix(person).strip(" .").split() or operation.text.split()
-    return " ".join(dict.fromkeys((words[0], words[-1])))
+def query_for(operation: Operation, told: str) -> str:
+    """A short query for what is known of a fact: its keywords in the words and the order of the dialogue, or its text.
+
+    They find the memory that a change is about as well as the whole new text does, and a policy can read them off the
+    dialogue before it has found words of its own (docs/training.md, "Warm start").
+    """
+    words = [
+        next((word for word in alternatives(keyword) if word in told), alternatives(keyword)[0])
+        for keyword in operation.keywords
+    ]
+    return " ".join(sorted(words, key=told.find)) or operation.text
 
 
 def in_order_of_telling(labelled: LabelledSession) -> list[Operation]:
@@ -77,11 +84,12 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
             *opening_messages(labelled.session, config),
             Message(role="assistant", content=write_outputs([], thinking=config.thinking)),
         ]
-    person, memories = labelled.session.person_name, labelled.prior_state.memories
+    memories = labelled.prior_state.memories
+    told = "\n".join(turn.content for turn in labelled.session.dialogue)
     first = sorted(range(len(kept)), key=lambda place: kept[place].target_memory_id is None)[:MAX_QUERIES]
     sought = [kept[place] for place in sorted(first)]
     kept = [operation for operation in kept if operation.target_memory_id is None or operation in sought]
-    queries = [query_for(operation, person) for operation in sought]
+    queries = [query_for(operation, told) for operation in sought]
     found: dict[str, Memory] = {}
     for operation, query in zip(sought, queries, strict=True):
         words, name = set(query.split()), query.rpartition(" ")[2]

@@ -145,13 +145,29 @@ def test_the_search_results_hold_k_memories_a_query_and_in_no_telling_order():
     assert 0 < sum(first_is_needed) < len(first_is_needed)
 
 
-def test_queries_name_the_verb_and_the_anchor():
+def test_queries_are_the_keywords_as_they_are_told():
     for labelled in sessions():
+        told = " ".join(turn.content for turn in labelled.session.dialogue)
         for operation in labelled.operations:
-            verb, anchor = query_for(operation, labelled.session.person_name).split()
-            assert operation.text.startswith(f"{labelled.session.person_name} {verb} ")
-            assert operation.text.endswith(f" {anchor}.") and anchor in operation.keywords
+            words = query_for(operation, told).split()
+            assert sorted(words) == sorted(operation.keywords) and words == sorted(words, key=told.find)
+    vet = Operation(Event.ADD, "Ana took her poodle to the vet.", keywords=(("veterinarian", "vet", "surgery"), "poodle"))
+    assert query_for(vet, "My poodle hates it, but we had to see a vet.") == "poodle vet"
+    assert query_for(vet, "We had to go.") == "veterinarian poodle", "the first of what may be said, if nothing is"
     assert query_for(Operation(Event.ADD, "Ana."), "Ana") == "Ana.", "it says no more than the name"
+
+
+def test_queries_find_the_memories_that_are_due():
+    found = due = 0
+    for labelled in sessions():
+        told = " ".join(turn.content for turn in labelled.session.dialogue)
+        memories = labelled.prior_state.memories
+        for operation in labelled.operations:
+            if operation.target_memory_id:
+                near = embed([memory.text for memory in memories]) @ embed([query_for(operation, told)])[0]
+                first = [memories[place].id for place in np.argsort(-near)[: COMPACT.k]]
+                due, found = due + 1, found + (operation.target_memory_id in first)
+    assert due > 10 and found >= 0.9 * due
 
 
 def test_quotes_other_letters_and_an_empty_state_survive_the_wire():
