@@ -128,7 +128,8 @@ def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True, t
 
     A `tolerant` reader, for serving, also understands what is an action in all but its form: tags or their end missing, a
     fence, a list of operations or a single one by itself, and what `json_values` mends. Of a list that is cut the whole
-    operations count. The violations stay what they are for a strict reader. What may mean two things is not read.
+    operations and queries count, and a query that is repeated counts once. The violations stay what they are for a strict
+    reader. What may mean two things is not read.
     """
     violations: list[Violation] = []
     think = _THINK.match(text.lstrip())
@@ -257,11 +258,12 @@ def _read_call(call: Any, tolerant: bool) -> tuple[tuple[str, ...], list[Violati
     if not isinstance(arguments, dict) or not isinstance(listed, list):
         raise _UnreadableError(Violation.BAD_ARGUMENTS)
     queries = tuple(query for query in listed if _is_text(query) and query.strip())
+    said = tuple(dict.fromkeys(queries)) if tolerant else queries
     if not queries:
         raise _UnreadableError(Violation.BAD_ARGUMENTS)
     strict = len(queries) == len(listed) <= MAX_QUERIES and call.keys() == {"name", "arguments"} and len(arguments) == 1
     strict = strict and not single
-    return queries[:MAX_QUERIES], [] if strict else [Violation.BAD_ARGUMENTS]
+    return said[:MAX_QUERIES], [] if strict else [Violation.BAD_ARGUMENTS]
 
 
 def _read_outputs(outputs: Any, known_ids: Collection[str], tolerant: bool) -> tuple[tuple[Operation, ...], list[Violation]]:
@@ -573,6 +575,8 @@ class Episode(EpisodeLog):
     def read(self, text: str, *, truncated: bool = False) -> Search | Refused | Finished:
         """Take one assistant text, see `read_turn`; `truncated` if the engine stopped at a token limit.
 
+        Such a text ends the episode, unless a tolerant reader finds whole queries in it.
+
         Returns `Search` if the model asked for memories and may go on, `Refused` if its turn had no readable action and it
         may go on, else `Finished`.
         """
@@ -582,7 +586,12 @@ class Episode(EpisodeLog):
         self._violations += turn.violations
         if truncated:
             self._violations.append(Violation.TOKEN_LIMIT)
-        if turn.operations is not None or truncated:
+        if truncated and turn.queries and self._tolerant:
+            # A model that reads how it repeated itself goes on with that.
+            call = json.dumps({"name": SEARCH_TOOL, "arguments": {"query_list": turn.queries}}, ensure_ascii=False)
+            think = _THINK.match(text.lstrip())
+            self.messages[-1]["content"] = f"{think[0] if think else ''}<tool_call>{call}</tool_call>"
+        elif turn.operations is not None or truncated:
             self._operations = turn.operations
             return Finished()
         if turn.queries is None:

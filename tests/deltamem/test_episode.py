@@ -345,6 +345,18 @@ def test_truncated_turn_ends_the_episode(text: str, operations: object) -> None:
     assert episode.trajectory.queries == ()
 
 
+def test_a_tolerant_reader_goes_on_with_the_whole_queries_of_a_search_that_repeats_itself_until_it_is_cut() -> None:
+    queries = ["Ana Lisbon", *(["family reunion"] * 20)]
+    text = call(*queries).partition("]")[0] + ', "family reu'
+    for tolerant in (False, True):
+        episode = Episode(SESSION, (), EpisodeConfig(), tolerant=tolerant)
+        step = episode.read(text, truncated=True)
+        assert Violation.TOKEN_LIMIT in episode.trajectory.violations
+        assert step == (Search(("Ana Lisbon", "family reunion")) if tolerant else Finished())
+    shown = {"role": "assistant", "content": call("Ana Lisbon", "family reunion").replace("\n", "")}
+    assert episode.messages[-1] == shown, "not the loop"
+
+
 def test_outside_stop_and_own_failure_are_recorded_and_a_trajectory_is_a_snapshot() -> None:
     episode = begin()
     before = episode.trajectory
