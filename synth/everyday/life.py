@@ -28,7 +28,7 @@ from synth.everyday.scenes import (
     filled,
     phrases,
     satisfied,
-    scenes,
+    scenes_of,
     slots_of,
 )
 from synth.offline.grammar import capitalised
@@ -56,6 +56,8 @@ _MOVES_ON = 0.7
 """Share of the turns with two subjects in which something is said between them."""
 _SAYS_BEFORE = 0.34
 """Share of the words that a change takes away from which on the owner has said what held before."""
+_AS_IF_KNOWN = 0.5
+"""Share of the right guesses that are worded as recalls are: whether something is new, the memory says and not the words."""
 _FRIENDS_OWN = 0.55
 """Share of what a friend talks about, besides the owner's facts, that is of their own life."""
 
@@ -108,22 +110,22 @@ class SessionPart:
 
 
 @cache
-def _by_kind() -> Mapping[str, tuple[AuthoredScene, ...]]:
+def _by_kind(split: Split) -> Mapping[str, tuple[AuthoredScene, ...]]:
     found: dict[str, list[AuthoredScene]] = {}
-    for scene in scenes():
+    for scene in scenes_of(split):
         for kind in dict.fromkeys(scene.kinds):
             found.setdefault(kind, []).append(scene)
     return {kind: tuple(of) for kind, of in found.items()}
 
 
 @cache
-def _talk(place: str, friend: bool) -> tuple[AuthoredScene, ...]:
+def _talk(split: Split, place: str, friend: bool) -> tuple[AuthoredScene, ...]:
     """Scenes with a telling that leaves nothing to remember."""
 
     def idle(scene: AuthoredScene) -> bool:
         return any(not (scene.facts if one.facts is None else one.facts) and _fits(one, friend) for one in scene.tell)
 
-    return tuple(scene for scene in scenes() if scene.place == place and idle(scene))
+    return tuple(scene for scene in scenes_of(split) if scene.place == place and idle(scene))
 
 
 class Life:
@@ -206,12 +208,12 @@ class Life:
             had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
             if again := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
                 return self._rng.choice(again)
-        found = [scene for scene in _by_kind().get(kind, ()) if self._free(scene, friend)]
-        found = found or [scene for scene in scenes() if scene.facts and self._free(scene, friend)]
+        found = [scene for scene in _by_kind(self._split).get(kind, ()) if self._free(scene, friend)]
+        found = found or [scene for scene in scenes_of(self._split) if scene.facts and self._free(scene, friend)]
         # A life that has had all scenes sees some of them again.
         found = found or [
             scene
-            for scene in scenes()
+            for scene in scenes_of(self._split)
             if scene.facts and not (scene.once or scene.group or scene.without) and self._without.isdisjoint(scene.mentioned)
         ]
         return self._rng.choice(found)
@@ -325,8 +327,11 @@ class Life:
     def _guessed(self, fact: HeldFact) -> SessionPart:
         """The other side says it first, and the owner agrees."""
         rng = self._rng
-        asked = _say(rng, "guessed", recall=fact.recall)
-        return SessionPart([(_say(rng, "before_guess"), asked), (_say(rng, "guessed_right"), _say(rng, "acknowledged"))])
+        if rng.random() < _AS_IF_KNOWN:
+            asked, answer = _asked_back(rng, fact.recall), _say(rng, "agreed")
+        else:
+            asked, answer = _say(rng, "guessed", recall=fact.recall), _say(rng, "guessed_right")
+        return SessionPart([(_say(rng, "before_guess"), asked), (answer, _say(rng, "acknowledged"))])
 
     def _change(self, instance: PlayedScene, place: int, friend: bool, before: Mapping[str, frozenset[str]]) -> SessionPart:
         """What becomes of the facts of a scene."""
@@ -423,7 +428,8 @@ class Life:
         """Talk that leaves nothing to remember, none twice before all has come; what sounds like a fact is among it."""
         deck = self._decks.setdefault((place, friend), [])
         if not deck:
-            deck += self._rng.sample(_talk(place, friend), len(_talk(place, friend)))
+            talk = _talk(self._split, place, friend)
+            deck += self._rng.sample(talk, len(talk))
         return self._told(deck.pop(), friend, own=False)
 
     def _talk_pieces(self, pieces: Sequence[SessionPart], friend: bool) -> Iterator[SessionPart]:
@@ -443,7 +449,7 @@ class Life:
     def _of_the_friend(self) -> SessionPart:
         """A scene of the other side's life, told by them; the owner answers."""
         rng = self._rng
-        scene = rng.choice([scene for scene in scenes() if scene.facts and "attribute" not in scene.kinds])
+        scene = rng.choice([scene for scene in scenes_of(self._split) if scene.facts and "attribute" not in scene.kinds])
         other = LifeCast(rng, stranger(rng, True, self._split), "female", self._split)
         telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
         return SessionPart(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)
@@ -452,7 +458,9 @@ class Life:
         """The other side remembers what was never said, and is put right."""
         rng = self._rng
         others = [
-            scene for scene in scenes() if scene.name not in self._used and any(f.recall for f in scene.facts.values())
+            scene
+            for scene in scenes_of(self._split)
+            if scene.name not in self._used and any(f.recall for f in scene.facts.values())
         ]
         if not others:
             return self._talk("", friend=False)

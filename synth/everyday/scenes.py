@@ -18,7 +18,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.memory import Keyword, wordings
+from deltamem.sessions import Split
 from rewards.fidelity import folded, folded_keyword, found_in
+from synth.names import name_split
 from synth.offline.grammar import Lines, Node, Sentences, parse, walk, with_article
 from synth.pools import load
 from synth.records import FactKind
@@ -182,6 +184,12 @@ def phrases() -> Mapping[str, tuple[str, ...]]:
 def scenes() -> tuple[AuthoredScene, ...]:
     """All scenes, in the order of their files' names."""
     return tuple(scene for path in sorted((FOLDER / "scenes").glob("*.yaml")) for scene in load(path, SceneFile).scenes)
+
+
+@cache
+def scenes_of(split: Split) -> tuple[AuthoredScene, ...]:
+    """The scenes of the people of a split: a fifth of those with facts is lived through by held-out people alone."""
+    return tuple(scene for scene in scenes() if not scene.facts or name_split(scene.name) == split)
 
 
 @cache

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from synth.everyday.cast import LifeCast
 from synth.everyday.check import problems
-from synth.everyday.scenes import AuthoredScene, draw, phrases, satisfied, scenes
+from synth.everyday.scenes import AuthoredScene, draw, phrases, satisfied, scenes, scenes_of
 from synth.records import FactKind
 
 TODAY = date(2026, 5, 20)
@@ -55,6 +55,14 @@ def test_all_kinds_are_there_with_many_scenes_and_changes() -> None:
     told = [one for one in scenes() if one.facts]
     assert sum(bool(one.later) for one in told) > len(told) / 2
     assert sum(1 for one in scenes() if not one.facts) >= 60
+
+
+def test_held_out_people_remember_what_is_told_to_nobody_in_training() -> None:
+    train, heldout = ([one for one in scenes_of(split) if one.facts] for split in ("train", "heldout"))
+    assert {one.name for one in train}.isdisjoint(one.name for one in heldout)
+    assert len(train) + len(heldout) == sum(1 for one in scenes() if one.facts)
+    assert 80 < len(heldout) < len(train) / 3
+    assert {kind for one in heldout for kind in one.kinds} == set(FactKind)
 
 
 def test_every_phrase_of_what_is_recalled_holds_what_is_recalled() -> None:
