@@ -1,7 +1,8 @@
 """What evaluations found of a policy, out of their result folders, for its card: never figures of another model.
 
-Read are the ``summary.json`` of ``python -m eval.heldout`` and of benchmark runs (``python -m eval.locomo`` and so on). Each
-says which weights it measured, by the sha256 of their files. Runs of systems without a model may stand beside the policy's.
+Read are the ``summary.json`` of ``python -m eval.heldout``, ``python -m eval.transfer`` and benchmark runs (``python -m
+eval.locomo`` and so on). Each says which weights it measured, by the sha256 of their files. Benchmark runs of systems
+without a model may stand beside the policy's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +33,13 @@ _HELDOUT = {
     "wrong_target_rate": "wrong targets",
     "unreadable_rate": "unreadable",
 }
+_TRANSFER_ROWS = (
+    ("this policy", "system/f1", "system/found", "system/foreign"),
+    ("first sentences", "bar/f1", "first_k/found", "bar/foreign"),
+    ("random sentences", "random/f1", "random_k/found", "random/foreign"),
+    ("sentences by a bag of words", "bag/f1", "bag_k/found", "bag/foreign"),
+    ("every sentence", "copy_all/f1", "copy_all/found", "copy_all/foreign"),
+)
 _BENCHMARKS = ("LoCoMo", "HaluMem")
 """Those that a card names where they were not run."""
 
@@ -130,16 +138,36 @@ class _Benchmark(_Part):
                 yield from ((metric, name) for name in groups)
 
 
+class _Suite(_Part):
+    sessions: dict[str, int]
+    scores: dict[str, _Interval | None]
+
+
+class _Transfer(_Part):
+    """The summary of ``python -m eval.transfer``."""
+
+    benchmark: Literal["transfer"]
+    system: Literal["deltamem"]
+    suites: dict[str, _Suite]
+    warnings: list[str]
+    served: dict[str, str] = _at("provenance", "fingerprint", "served", "manager", "weights", default={})
+
+    @property
+    def measured(self) -> list[Weights]:
+        return [self.served]
+
+
 @dataclass(frozen=True)
 class Measured:
     """The summaries of some result folders, read and found to be whole."""
 
     heldout: Sequence[tuple[Path, _Heldout]]
+    transfers: Sequence[tuple[Path, _Transfer]]
     benchmarks: Sequence[tuple[Path, _Benchmark]]
 
     def check(self, weights: Weights) -> None:
         """Refuse figures of other weights, and rows that cannot stand beside those of the policy."""
-        own = [(path, one.measured) for path, one in self.heldout]
+        own = [(path, one.measured) for path, one in (*self.heldout, *self.transfers)]
         own += [(path, one.measured) for path, one in self.benchmarks if one.with_model]
         for folder, found in ((path, found) for path, every in own for found in every):
             if not found:
@@ -161,6 +189,7 @@ class Measured:
     def sections(self) -> list[str]:
         """The figures for the card."""
         parts = [_heldout_section(one) for _, one in self.heldout]
+        parts += [_transfer_section(one) for _, one in self.transfers]
         groups: dict[tuple[object, ...], list[_Benchmark]] = {}
         for _, one in self.benchmarks:
             groups.setdefault(one.conditions, []).append(one)
@@ -173,6 +202,8 @@ class Measured:
             lines.append("Held-out people with intervals, beside shallow policies: no evaluation was given.")
         elif not any(one.probes for _, one in self.heldout):
             lines.append("Shallow policies on the held-out sessions.")
+        if not self.transfers:
+            lines.append("What carries over to talk that is not ours (`python -m eval.transfer`): no run was given.")
         done = " ".join(one.benchmark for _, one in self.benchmarks)
         lines += [f"{name}: no run was given." for name in _BENCHMARKS if name not in done]
         runs = [one for _, one in self.benchmarks]
@@ -182,12 +213,13 @@ class Measured:
         return lines + [f"{one.benchmark}, {name} (system={one.system}): withheld, {why}." for one, name, why in withheld]
 
 
-NOTHING = Measured((), ())
+NOTHING = Measured((), (), ())
 
 
 def read_measured(folders: Iterable[Path]) -> Measured:
     """Read the result folders of evaluations; one without the summary of a finished run is an error that names the file."""
     heldout: list[tuple[Path, _Heldout]] = []
+    transfers: list[tuple[Path, _Transfer]] = []
     benchmarks: list[tuple[Path, _Benchmark]] = []
     for folder in folders:
         path = folder / SUMMARY_FILE
@@ -198,7 +230,9 @@ def read_measured(folders: Iterable[Path]) -> Measured:
                 f"{path}: cannot be read ({error.strerror}); name the folder of a finished evaluation"
             ) from error
         try:
-            if '"benchmark"' in text:
+            if '"benchmark": "transfer"' in text:
+                transfers.append((folder, _Transfer.model_validate_json(text)))
+            elif '"benchmark"' in text:
                 one = _Benchmark.model_validate_json(text)
                 if one.partial is not None:
                     raise DeltaMemError(f"{path}: the run is not finished; the same command goes on with it")
@@ -207,7 +241,7 @@ def read_measured(folders: Iterable[Path]) -> Measured:
                 heldout.append((folder, _Heldout.model_validate_json(text)))
         except ValidationError as error:
             raise DeltaMemError(f"{path}: not the summary of an evaluation ({first_error(error)})") from error
-    return Measured(heldout, benchmarks)
+    return Measured(heldout, transfers, benchmarks)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -238,6 +272,23 @@ def _heldout_section(one: _Heldout) -> str:
             "Reward: " + ", ".join(f"{key}={value}" for key, value in options.items()) + ".",
         ]
     )
+
+
+def _transfer_section(one: _Transfer) -> str:
+    parts = [
+        "### What carries over to talk that is not ours",
+        "Points that somebody labelled in conversations, matched with memories one to one (F1), found by as many memories "
+        "or sentences (found), and points about somebody else that were matched (foreign). Percent, 95% intervals, "
+        "n: sessions. Below: what shallow ways of keeping sentences reach.",
+    ]
+    for name, suite in one.suites.items():
+        rows = []
+        for title, *keys in _TRANSFER_ROWS:
+            if any(key in suite.scores for key in keys):
+                rows.append((title, *(_percent(suite.scores.get(key)) for key in keys)))
+        lost = ", ".join(f"{suite.sessions.get(key, 0)} {key}" for key in ("failed", "unreadable"))
+        parts += [f"{name}, {suite.sessions['number']} sessions ({lost}):", table(["", "F1", "found", "foreign"], rows)]
+    return "\n\n".join([*parts, "\n".join(f"- {text}" for text in one.warnings)]).strip()
 
 
 def _benchmark_section(runs: Sequence[_Benchmark]) -> str:

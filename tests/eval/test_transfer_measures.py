@@ -22,7 +22,8 @@ from system_cases import talk
 from deltamem.config import composed, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
-from deltamem.runs import run_tasks
+from deltamem.runs import run_tasks, weights_sha256
+from deltamem.training.measured import read_measured
 from eval.data import HALUMEM_USER, LOCOMO, find
 from eval.evidence import EvidenceFinder
 from eval.systems.base import DialogueSession, DialogueTurn, Passage
@@ -271,6 +272,28 @@ def test_a_model_that_is_right_finds_all_points_and_updates_and_nothing_is_done_
         "number": 4, "read": 4, "failed": 0, "unreadable": 0, "searches_missing": 0
     }  # fmt: skip
     assert first["provenance"]["data"]["locomo"]["file"] == "locomo10.json"
+
+
+def test_the_card_of_a_policy_shows_what_carries_over_by_exactly_its_weights(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "model.safetensors").write_bytes(b"trained")
+    with serve(rules, [{"id": "tiny", "root": str(policy), "max_model_len": 16384}]) as server:
+        summary = run("system=deltamem", f"base_url={server.url}", "manager.model=tiny")
+    measured = read_measured([tmp_path / "out"])
+    measured.check(weights_sha256(policy))
+    (section,) = measured.sections()
+    for name, suite in summary["suites"].items():
+        assert f"\n\n{name}, {suite['sessions']['number']} sessions (0 failed, 0 unreadable):\n\n" in section
+    assert "\n| this policy | 75.0 [" in section and "\n| every sentence | " in section and "bag of words" not in section
+    assert not any("eval.transfer" in line for line in measured.missing()) and read_measured([]).missing()[1].startswith(
+        "What"
+    )
+    (policy / "model.safetensors").write_bytes(b"trained on")
+    with pytest.raises(DeltaMemError, match="measured another model"):
+        measured.check(weights_sha256(policy))
 
 
 def test_a_failed_session_is_told_and_tried_again_and_searches_are_made_anew(
