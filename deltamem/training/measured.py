@@ -167,7 +167,8 @@ class Measured:
 
     def check(self, weights: Weights) -> None:
         """Refuse figures of other weights, and rows that cannot stand beside those of the policy."""
-        own = [(path, one.measured) for path, one in (*self.heldout, *self.transfers)]
+        own = [(path, one.measured) for path, one in self.heldout]
+        own += [(path, one.measured) for path, one in self.transfers]
         own += [(path, one.measured) for path, one in self.benchmarks if one.with_model]
         for folder, found in ((path, found) for path, every in own for found in every):
             if not found:
