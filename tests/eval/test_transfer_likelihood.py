@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from chat_cases import qwen_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from deltamem.errors import DeltaMemError
 from eval.transfer.likelihood import Answer, Likelihood, compare, less_than, likelihood
@@ -16,7 +15,14 @@ from eval.transfer.likelihood import Answer, Likelihood, compare, less_than, lik
 ANSWER = Answer("ana", [{"role": "user", "content": "Ana moved."}], ('Ana lives in "Porto".', "Ana: 東京."))
 
 
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+
 def model(*, even: bool) -> LlamaForCausalLM:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     made = LlamaForCausalLM(LlamaConfig(vocab_size=len(qwen_tokenizer()), tie_word_embeddings=True, **sizes)).eval()
