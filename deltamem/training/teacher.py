@@ -44,8 +44,8 @@ def _think(thought: str, thinking: bool) -> str:
 def query_for(operation: Operation, told: str) -> str:
     """A short query for what is known of a fact: its keywords in the words and the order of the dialogue, or its text.
 
-    They find the memory that a change is about as well as the whole new text does, and a policy can read them off the
-    dialogue before it has found words of its own (docs/training.md, "Warm start").
+    They find the memory that a change is about nearly as often as the whole new text does, and a policy can read them off
+    the dialogue before it has found words of its own (docs/training.md, "Warm start").
     """
     words = [
         next((word for word in alternatives(keyword) if word in told), alternatives(keyword)[0])

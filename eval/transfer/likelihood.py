@@ -21,7 +21,7 @@ from rich.progress import track
 from deltamem.config import composed, run_plain, validated
 from deltamem.episode import EpisodeConfig, Message, load_episode_config, opening_messages
 from deltamem.errors import DeltaMemError
-from deltamem.intervals import Interval, bootstrap_interval
+from deltamem.intervals import Interval, bootstrap_interval, interval_text
 from deltamem.sessions import Session, Turn
 from eval.transfer.data import TransferConfig, TransferPerson, read_people
 
@@ -123,7 +123,7 @@ def compare(given: Sequence[str]) -> int:
         found = measure(folder, asked)
         first = first or found
         tokens, gain = sum(one.tokens for one in found), less_than(first, found)
-        less = "" if gain is None or first is found else f"{gain.estimate:.3f} [{gain.low:.3f}, {gain.high:.3f}]"
+        less = "" if gain is None or first is found else interval_text(gain.bounds())
         print(
             f"| {folder} | {sum(one.loss for one in found) / tokens:.3f} | {less} | {len(found)} | {tokens:,} |", flush=True
         )

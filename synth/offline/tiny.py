@@ -132,10 +132,6 @@ def _families(plans: Sequence[FactPlan]) -> list[list[int]]:
     return list(found.values())
 
 
-def _most(limits: FactLimits) -> int:
-    return limits.keywords.max
-
-
 # --- first memories --------------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +152,7 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
                 break
         waiting = [who for who in waiting if who not in {known.who for known in knowns}]
         for place, known in zip(family, knowns, strict=True):
-            fact = known.fact(name, _most(task.limits))
+            fact = known.fact(name, task.limits.keywords.max)
             subject = known.who if track is Track.RELATIONSHIP else ""
             subject = rng.choice(categories) if track is Track.PREFERENCE else subject
             found[place] = TrackedFact(text=fact.text, keywords=fact.keywords, track=track, subject=subject)
@@ -223,7 +219,7 @@ class _EventWriter(paper.EventWriter):
         topic, people = self._stock.take(tracks, last=True)
         while True:
             (known,) = self._stock.siblings(topic, (who,) if who else people, 1)
-            fact = known.fact(self._name, _most(self._task.fact_limits))
+            fact = known.fact(self._name, self._task.fact_limits.keywords.max)
             if fact.text not in self._seen:
                 self._seen.add(fact.text)
                 return fact
@@ -265,7 +261,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
             if len(texts) == len(family) and texts.isdisjoint(taken):
                 break
         for place, known in zip(family, knowns, strict=True):
-            fact = known.fact(name, _most(task.limits))
+            fact = known.fact(name, task.limits.keywords.max)
             taken.add(fact.text)
             wrong = ""
             if task.plans[place].provenance in CORRECTED:
@@ -336,7 +332,7 @@ def _revised(
         new = replace(old, over=True, changed=False) if last and not old.over else adjusted(drawn, holds, clear, near)
         if _keeps_rules(new, old, name, seen, limits):
             break
-    fact = new.fact(name, _most(limits))
+    fact = new.fact(name, limits.keywords.max)
     wrong = ""
     if planned.provenance in CORRECTED:
         wrong = _misspoken(rng, new, [old, *(rival for rival in rivals if rival.topic is new.topic)])
@@ -351,6 +347,6 @@ def _keeps_rules(new: KnownValues, old: KnownValues, name: str, seen: set[str], 
     return (
         after not in seen
         and len(stems & memory_stems(after, name)) >= KEPT_STEMS * len(stems)
-        and any(not occurs(word, before) for word in new.keywords(_most(limits)))
+        and any(not occurs(word, before) for word in new.keywords(limits.keywords.max))
         and len(after.split()) <= limits.words.max
     )

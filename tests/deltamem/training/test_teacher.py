@@ -170,6 +170,21 @@ def test_queries_find_the_memories_that_are_due():
     assert due > 10 and found >= 0.9 * due
 
 
+def test_a_query_of_a_sentence_that_ends_in_nothing_particular_finds_its_memory() -> None:
+    misses = Operation(
+        Event.UPDATE, "Since Kayla goes to nursery, Ana misses the Wednesdays with her.", "m1",
+        keywords=("Kayla", ("Wednesday", "day off"), ("nursery", "kindergarten")),
+    )  # fmt: skip
+    known = [
+        "Since her divorce Ana calls her sister.",
+        "Ana looks after Kayla on Wednesdays.",
+        "Ana has heard of her since.",
+    ]
+    query = query_for(misses, "Kindergarten now! Wednesdays are so quiet without Kayla and her nursery rhymes.")
+    assert query == "Wednesday Kayla nursery"
+    assert int(np.argmax(embed(known) @ embed([query])[0])) == 1
+
+
 def test_quotes_other_letters_and_an_empty_state_survive_the_wire():
     labelled = sessions()[0]
     text = 'Ana "Zoë" likes ✓ at 東京.'
