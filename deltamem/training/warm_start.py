@@ -246,7 +246,7 @@ class Tuning:
         self._optimizer = torch.optim.AdamW(
             self._trained.values(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
         )
-        self._autocast = None if self.device == "cpu" else self.device
+        self._autocast = self.device if _multiplies_bfloat16(self.device) else None
         schedule = (config.steps, config.warm_up, config.decay_share, config.max_grad_norm)
         self._descent = Descent(self.model, [self._optimizer], *schedule, self._autocast)
         self.step = self._resume()
@@ -338,6 +338,11 @@ class Tuning:
         """The model in evaluation mode, adapters added to its weights."""
         model = self.model if self._adapted is None else self._adapted.merge_and_unload()
         return model.requires_grad_(True).eval()
+
+
+def _multiplies_bfloat16(device: str) -> bool:
+    """Whether a device does so in hardware; a CPU that only emulates it would be slower than in float32."""
+    return device != "cpu" or any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 @torch.no_grad()
