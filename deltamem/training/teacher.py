@@ -41,19 +41,6 @@ def _think(thought: str, thinking: bool) -> str:
     return f"<think>{thought}</think>" if thinking else ""
 
 
-def query_for(operation: Operation, told: str) -> str:
-    """A short query for what is known of a fact: its keywords in the words and the order of the dialogue, or its text.
-
-    They find the memory that a change is about nearly as often as the whole new text does, and a policy can read them off
-    the dialogue before it has found words of its own (docs/training.md, "Warm start").
-    """
-    words = [
-        next((word for word in alternatives(keyword) if word in told), alternatives(keyword)[0])
-        for keyword in operation.keywords
-    ]
-    return " ".join(sorted(words, key=told.find)) or operation.text
-
-
 def in_order_of_telling(labelled: LabelledSession) -> list[Operation]:
     """The due operations as the dialogue comes to them, for a model that reads it from the beginning to the end.
 
@@ -85,14 +72,13 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
             Message(role="assistant", content=write_outputs([], thinking=config.thinking)),
         ]
     memories = labelled.prior_state.memories
-    told = "\n".join(turn.content for turn in labelled.session.dialogue)
     first = sorted(range(len(kept)), key=lambda place: kept[place].target_memory_id is None)[:MAX_QUERIES]
     sought = [kept[place] for place in sorted(first)]
     kept = [operation for operation in kept if operation.target_memory_id is None or operation in sought]
-    queries = [query_for(operation, told) for operation in sought]
+    queries = [operation.text for operation in sought]
     found: dict[str, Memory] = {}
     for operation, query in zip(sought, queries, strict=True):
-        words, name = set(query.split()), query.rpartition(" ")[2]
+        words, name = set(query.split()), query.rstrip(".").rpartition(" ")[2]
         alike = sorted(
             rng.sample(memories, len(memories)),
             key=lambda known: -len(words & set(known.text.split())) - _rhyme(known.text, name),
@@ -111,7 +97,7 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
 def _rhyme(text: str, name: str) -> float:
     """Share of a name that a text ends with: an embedder finds names that look alike when the right one is not there."""
     pairs = zip(reversed(text.rstrip(".")), reversed(name), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) / len(name)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) / max(len(name), 1)
 
 
 KINDS = ("context", "format", "query", "text", "event", "id")

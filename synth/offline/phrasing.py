@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from deltamem.memory import Event, wordings
-from deltamem.text import content_stems
 from synth.offline import paper
 from synth.offline.speaker import Speaker
 from synth.offline.topics import KnownValues, read, topic_file
@@ -74,7 +73,7 @@ class Phrasing:
         elif fact.provenance == "assistant_confirmed":
             found.asked = self._speaker.say("claim_fact", clause=self._speaker.to_second_person(self._claimed(new)))
             said = self._speaker.say("confirm")
-            found.said = [said, *(self._before(fact, old) if old and fact.signal == "explicit" else ())]
+            found.said = [said, *(self._before(old) if old and fact.signal == "explicit" else ())]
         else:
             found.said = self._told(fact, old, new)
             if fact.misspoken:
@@ -91,11 +90,8 @@ class Phrasing:
     def _told(self, fact: SessionFact, old: KnownValues | None, new: KnownValues) -> list[str]:
         """What the user says of a fact that the assistant has not spoken of."""
         said = self._change(fact, old, new) if old is not None else [self._clause(new)]
-        if fact.event is Event.NONE:
-            if not new.over:
-                self._rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
-            if self._lacks(fact, said):
-                said = [self._clause(new)]
+        if fact.event is Event.NONE and self._lacks(fact, said):
+            said = [self._clause(new)]
         if not fact.misspoken and self._lacks(fact, said):
             said.append(self._core(new))
         if old is None and fact.provenance == "said" and not new.over:
@@ -127,29 +123,19 @@ class Phrasing:
         explicit = fact.signal == "explicit"
         if new.over:
             now = self._clause(new)
-            return [*self._before(fact, old), now] if explicit else [now]
+            return [*self._before(old), now] if explicit else [now]
         if not explicit:
             return [self._core(new)]
         if not old.over and self._rng.random() < _SWAPPED:
             return [self._speaker.say("explicit_swap", old=old.value, clause=self._core(new))]
-        before = self._before(fact, old)
+        before = self._before(old)
         return [*before, self._speaker.say("explicit_new", clause=self._core(new))]
 
-    def _before(self, fact: SessionFact, old: KnownValues) -> list[str]:
+    def _before(self, old: KnownValues) -> list[str]:
         """What held before, in the first line of the topic, which has the verb of the memory."""
         if old.over:
             return [self._as_past(self._clause(old))]
-        self._spend(fact, old)
         return [self._as_past(self._speaker.line(old.topic.say[:1], old.values))]
-
-    def _spend(self, fact: SessionFact, old: KnownValues) -> None:
-        """Draws of lines that nobody says, so that a seed stands for the same data as ever."""
-        clause = self._core(old, that=True)
-        previous = content_stems(fact.previous_text) - content_stems(self._name)
-        gone = previous - content_stems(fact.text)
-        heard = previous & content_stems(clause)
-        if (gone and not gone & heard) or (not gone and 2 * len(heard) < len(previous)):
-            self._core(old, that=True)
 
     def _as_past(self, clause: str) -> str:
         return self._speaker.say("explicit_old", clause=clause)

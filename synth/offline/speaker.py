@@ -59,9 +59,7 @@ class Speaker:
         return self._grammar.write(self.rng, lines(texts).draw(self.rng), given)
 
     def _around(self) -> dict[str, str]:
-        who, _ = self.rng.sample(self.cast.people, 2)
-        spot, _ = self.rng.sample(self.cast.places, 2)
-        return {PERSON: who, PLACE: spot}
+        return {PERSON: self.rng.choice(self.cast.people), PLACE: self.rng.choice(self.cast.places)}
 
     def can_stand_after_that(self, clause: str) -> bool:
         """Whether a clause makes a sentence after "you know that"."""
@@ -71,10 +69,7 @@ class Speaker:
 
     def spoken(self, parts: Sequence[str], kept: Collection[str]) -> str:
         """Sentences as the person says them, in one utterance; the kept phrases stay as they are."""
-        said = " ".join(self._contracted(finished(part), (*kept, *self._names)) for part in parts if part)
-        if said.endswith("."):
-            self.rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
-        return said
+        return " ".join(self._contracted(finished(part), (*kept, *self._names)) for part in parts if part)
 
     def _contracted(self, sentence: str, kept: Collection[str]) -> str:
         folded = sentence.casefold()

@@ -69,8 +69,6 @@ class _SessionWriter:
     def write(self) -> Dialogue:
         """Put the turns in order, then tell one after the other."""
         facts = _in_order(self._task.facts, self._task.fixed.name)
-        if len(facts) > 1:
-            self._rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
         statements = [self._phrasing.statement(fact) for fact in facts]
         turns = self._laid_out(*self._drawn(statements))
         self._add_claims(turns)
@@ -97,9 +95,7 @@ class _SessionWriter:
         room = self._limits.turns.max - len(facts) - len(others) - 2
         wanted, chats = rng.randint(1, 4 if facts else 3), 0
         while chats < room and (chats < wanted or len(facts) + len(others) < self._limits.turns.min):
-            rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
             others.append(self._chat())
-            rng.choice((1, 2, 2, 3))  # neither does this
             chats += 1
         return facts, others
 
@@ -184,7 +180,6 @@ class _SessionWriter:
             if not places:
                 places = [len(turns) - 1]
                 turns.append(PlannedTurn(user=self._speaker.say("bye"), leads=False))
-                self._rng.random(), self._rng.random()  # decide nothing any more
             place = self._rng.choice(likely or places)
             claim, evasion = self._claim(aside), self._speaker.say("dodge")
             turns[place].asked, turns[place].claim, turns[place + 1].opening = claim, aside, evasion

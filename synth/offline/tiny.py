@@ -89,8 +89,6 @@ class _Stock:
         """
         order = list(reversed(self._left)) if last else self._left
         fitting = [block for block in order if block[0].track in tracks and len(block[1]) >= size]
-        if size > 1:
-            self.rng.random()  # decides nothing any more, so that a seed stands for the same data as ever
         if not fitting:
             return self.rng.choice([topic for topic in topics() if topic.track in tracks]), ()
         self._left.remove(fitting[0])
@@ -325,8 +323,7 @@ def _revised(
 
     for attempt in range(_TRIES):
         # Siblings in the same state change alike, so that a changed memory may have the words of a rival.
-        state = [(old.topic.changeable, old.value)]
-        drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
+        drawn = random.Random(f"{name}/{old.topic.name}/{old.value}/{planned.change}/{attempt}")
         near = holding if attempt < _TRIES // 3 else ()
         holds = replace(old, over=False)
         new = replace(old, over=True, changed=False) if last and not old.over else adjusted(drawn, holds, clear, near)

@@ -207,7 +207,6 @@ def cast_of(name: str, split: Split) -> Cast:
 
 _OF_RIVALS = 0.9
 """Share of changes, where there are rivals, that give a memory what one of them has."""
-_FIRST = 0.6
 _TRIES = 12
 
 
@@ -221,20 +220,12 @@ def adjusted(
     slot = known.topic.changeable
     alike = [rival.value for rival in rivals if rival.topic is known.topic and not rival.over and rival.value != known.value]
     for _ in range(_TRIES):
-        _spend_on_slots(rng, bool(alike))
         near = alike and rng.random() < _OF_RIVALS
         value = rng.choice(alike) if near else topic_file().draw(rng, slot, known.values.values())
         changed = replace(known, values={**known.values, slot: value}, changed=True)
         if allowed(changed):
             break
     return changed
-
-
-def _spend_on_slots(rng: random.Random, alike: bool) -> None:
-    """Draws among slots, of which topics have but one, so that a seed stands for the same data as ever."""
-    if not (alike and rng.random() < _OF_RIVALS) and rng.random() >= _FIRST:
-        rng.choice((0,))
-    rng.choice((0,))
 
 
 def blocks(name: str, cast: Cast, size: int = 3) -> Iterator[tuple[Topic, tuple[str, ...]]]:

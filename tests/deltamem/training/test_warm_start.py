@@ -120,7 +120,9 @@ def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path, dropout: flo
         tuned(tmp_path / "parts", options())
 
 
-def test_passes_of_a_step_count_like_one(tmp_path: Path) -> None:
+def test_passes_of_a_step_count_like_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In bfloat16 the order of the sum shows.
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {})
     rows = drawn(6)
     models = [new_model(), new_model()]
     for model, passes in zip(models, ([rows], [rows[:1], rows[1:]]), strict=True):
@@ -128,6 +130,20 @@ def test_passes_of_a_step_count_like_one(tmp_path: Path) -> None:
         Tuning(model, config, "cpu", tmp_path, "x").run(passes, [], report=lambda record: None, stop=lambda: False)
     for one, other, start in zip(*(model.parameters() for model in (*models, new_model())), strict=True):
         assert torch.allclose(one, other, atol=2e-5) and not torch.equal(one, start)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_cpu_computes_in_bfloat16_where_it_does_not_have_to_emulate_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": native})
+    tuning = Tuning(new_model(), options(steps=1), "cpu", tmp_path, "x")
+    computed = []
+    layer = tuning.model.base_model.layers[0].mlp
+    layer.register_forward_hook(lambda _module, _given, result: computed.append(result.dtype))
+    tuning.run([drawn(2), drawn(2)], [], report=lambda record: None, stop=lambda: False)
+    assert set(computed) == {torch.bfloat16 if native else torch.float32}
+    assert {weight.dtype for weight in tuning.model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("changes", [{"layers": 1}, {"lora_rank": 2}, {"gradient_checkpointing": True}])
@@ -193,7 +209,7 @@ def test_every_session_of_a_pass_over_the_data_turns_up() -> None:
 
 
 def test_dropping_ends_where_it_is_measured(tmp_path: Path) -> None:
-    tuning = Tuning(new_model(dropout=0.5), options(), "cpu", tmp_path, "x")
+    tuning = Tuning(new_model(dropout=0.5), options(tokens=10**6), "cpu", tmp_path, "x")
     drops: list[bool] = []
     tuning.model.base_model.register_forward_pre_hook(lambda module, _given: drops.append(module.training))
     tuning.measure(drawn(3))
