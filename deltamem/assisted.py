@@ -26,7 +26,7 @@ from deltamem.dedup import Adjustment
 from deltamem.endpoint import AnswerSchema
 from deltamem.episode import REFUSALS, Episode, EpisodeConfig, EpisodeLog, Finished, Message, Search, Violation
 from deltamem.memory import Event, Memory, Operation, check
-from deltamem.own_words import FIRST_PERSON, LONGEST_FACT, NamedDialogue, OwnWords, begins_with, one_line
+from deltamem.own_words import FIRST_PERSON, LONGEST_FACT, SAID, NamedDialogue, OwnWords, one_line
 from deltamem.prompts import load_prompt
 from deltamem.replies import after_thinking, json_pieces, json_values, without_thinking
 from deltamem.sessions import Role, Session, Turn
@@ -171,7 +171,6 @@ class FactsReading(NamedTuple):
 
     facts: tuple[str, ...] | None  # None if it holds no list of facts
     whole: bool  # Whether it was one object of the form that was asked for
-    in_turns: bool = False  # Whether it was operations, as `deltamem.episode` asks for them
 
 
 def read_facts(text: str) -> FactsReading:
@@ -184,9 +183,8 @@ def read_facts(text: str) -> FactsReading:
     text = text[begin:] if begin > 0 else without_thinking(text)
     found = json_values(text)
     values, whole, listed, readable = found.values, found.plain, False, False
-    in_turns = "<outputs>" in text.partition("{")[0]
     if found.broken is not None:  # What cannot be read as a whole may hold entries that can
-        values, whole, in_turns = [*values, *json_pieces(text, found.broken)], False, False
+        values, whole = [*values, *json_pieces(text, found.broken)], False
     entries: list[Any] = []
     for value in values:
         wanted = value.get("facts") if isinstance(value, dict) else None
@@ -209,7 +207,7 @@ def read_facts(text: str) -> FactsReading:
         if fact.event != "NONE":
             facts.append(fact.text)
     nothing_told = listed and not entries
-    return FactsReading(tuple(facts) if readable or nothing_told else None, whole and listed, in_turns)
+    return FactsReading(tuple(facts) if readable or nothing_told else None, whole and listed)
 
 
 _LISTS = ("facts", "operations", "memory", "memories")  # Keys under which facts are listed; mem0's prompts say `memory`
@@ -228,7 +226,6 @@ class AssistedEpisode(EpisodeLog):
         self._known_ids = known_ids
         self._config = config
         self._facts: tuple[str, ...] | None = None
-        self._support = config.support
         self._near: dict[int, dict[str, Hit]] = {}  # By place of a fact the memories that it is compared with
 
     @property
@@ -275,8 +272,6 @@ class AssistedEpisode(EpisodeLog):
             return Finished()
         if not reading.whole and not truncated:
             self._violations.append(Violation.BAD_OPERATION)
-        if reading.in_turns:  # Whoever writes our turns was trained for them, and needs no guard against inventions
-            self._support = 0
         self._facts = tuple(self._worth_keeping(reading.facts))
         if self._facts and self._known_ids and self._config.k:
             return Search(self._facts)
@@ -291,7 +286,7 @@ class AssistedEpisode(EpisodeLog):
         for place, (fact, ranking) in enumerate(zip(facts, rankings, strict=True)):
             near = {hit.memory.id: hit for hit in ranking[: self._config.k] if hit.similarity >= self._config.near}
             # What is quoted may tell several facts, of which a change concerns one.
-            near = {memory_id: hit for memory_id, hit in near.items() if _SAID not in hit.memory.text}
+            near = {memory_id: hit for memory_id, hit in near.items() if SAID not in hit.memory.text}
             if near and not any(normalised(fact) == normalised(hit.memory.text) for hit in near.values()):
                 self._near[place] = near
         if not self._near:
@@ -320,39 +315,21 @@ class AssistedEpisode(EpisodeLog):
                 self._violations.append(Violation.EMPTY_TEXT)
             elif len(fact) > LONGEST_FACT:  # A copy of the conversation, or a repetition without an end
                 self._violations.append(Violation.BAD_OPERATION)
-            elif self._is_of_other(fact):
-                self.adjustments[Adjustment.OTHER_SUBJECT] += 1
-            elif self._is_request(fact):
-                self.adjustments[Adjustment.REQUEST] += 1
-            elif self._support and not self._own_words.holds(fact, self._support):
-                self.adjustments[Adjustment.UNSUPPORTED_TEXT] += 1
-                invented.append(fact)
+            elif (refusal := self._own_words.refusal(fact, self._config.support)) is not None:
+                self.adjustments[refusal] += 1
+                if refusal is Adjustment.UNSUPPORTED_TEXT:
+                    invented.append(fact)
             elif normalised(fact) in kept:
                 self._violations.append(Violation.DUPLICATE_OPERATION)
             elif FIRST_PERSON.search(fact) and not content_stems(fact) & content_stems(self._dialogue.person):
-                kept[normalised(fact)] = self._quote(fact)  # A line that was copied does not say whose it is
+                kept[normalised(fact)] = self._own_words.quote(fact)  # A line that was copied does not say whose it is
             else:
                 kept[normalised(fact)] = fact
         for fact in invented:
             said = self._own_words.sentence(fact, kept.values())
             if said is not None:
-                kept.setdefault(normalised(said), self._quote(said))
+                kept.setdefault(normalised(said), self._own_words.quote(said))
         return list(kept.values())
-
-    def _quote(self, said: str) -> str:
-        return f'{self._dialogue.person}{_SAID}{said}"'
-
-    def _is_of_other(self, fact: str) -> bool:
-        """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""
-        person, other = self._dialogue.person, self._dialogue.other
-        if other == "assistant" or not begins_with(fact, other):
-            return False
-        return not (begins_with(person, other) and begins_with(fact, person))
-
-    def _is_request(self, fact: str) -> bool:
-        """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
-        verb = fact.removeprefix(self._dialogue.person).strip().partition(" ")[0].casefold()
-        return verb in _REQUESTS and not self._own_words.has(verb)  # "I asked for a raise" is a fact
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""
@@ -425,10 +402,6 @@ class AssistedEpisode(EpisodeLog):
         self._violations += (Violation(problem.value) for problem in checked.problems)
         self._operations = checked.valid
 
-
-_REQUESTS = frozenset({"asks", "asked", "wonders", "wondered", "thanks", "thanked", "greets", "greeted", "requested"})
-
-_SAID = ' said: "'
 
 _SAME = ("same", "repeat")
 _RELATIONS = {"new": False, "change": True, "changed": True, "update": True, "replace": True, **dict.fromkeys(_SAME, True)}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,13 +17,14 @@ import numpy as np
 from deltamem.assisted import AssistedConfig, AssistedEpisode, begin_episode
 from deltamem.bank.base import Hit, OverlayBank
 from deltamem.bank.store import MemoryStore, UserStore
-from deltamem.dedup import drop_known, mark_recalled
+from deltamem.dedup import KnownTexts, drop_known, mark_recalled
 from deltamem.embedding import Vectors
 from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
 from deltamem.llm import Usage
 from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation, apply
+from deltamem.own_words import NamedDialogue, OwnWords, keep_supported
 from deltamem.policy import MeteredPolicy, Mode, Policy, ScopedPolicy, choose_mode, drive
 from deltamem.sessions import Session
 from deltamem.text import SourceFinder
@@ -130,9 +132,12 @@ class ReadingSettings:
     window_tokens: int | None = None
     """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
     safeguards: bool = True
-    """Whether memories quoted in a session are marked, operations that only repeat what is known are dropped, and answers
-    are read tolerantly and asked for again. Off: the session is read as in training, so the next state is what the model's
-    own operations make of it (paper, section 3.1)."""
+    """Whether memories quoted in a session are marked, operations that repeat what is known or tell what the person did not
+    say are dropped, and answers are read tolerantly and asked for again. Off: the session is read as in training, so the
+    next state is what the model's own operations make of it (paper, section 3.1)."""
+    support: float = 0.3
+    """Of mode ``react`` with safeguards: share of a memory's words that the person must have said, see
+    `deltamem.own_words.keep_supported`; 0 asks for none."""
     attempts: int | None = None
     """How often a session is read when the model's answer cannot be understood; None: twice, without safeguards once."""
 
@@ -157,7 +162,7 @@ class SessionReader:
         self.mode, self.mode_reason = choose_mode(settings.mode, policy)
         self._episode = settings.episode_in(self.mode)
         self._window_tokens = settings.window_tokens
-        self._safeguards, self._tries = settings.safeguards, settings.tries
+        self._safeguards, self._support, self._tries = settings.safeguards, settings.support, settings.tries
 
     @property
     def prompt_hash(self) -> str:
@@ -194,6 +199,11 @@ class SessionReader:
                 reading.readable = False
                 return reading
             operations = trajectory.operations or ()
+            if self._safeguards and self.mode == "react":  # An assisted episode does so before it compares facts
+                own_words = OwnWords(NamedDialogue.of(part.session))
+                supported = keep_supported(operations, own_words, self._support, view.state, partial(self._is_stored, known))
+                reading.violations.update({str(name): count for name, count in supported.notes.items()})
+                operations = supported.operations
             vectors, neighbours = await asyncio.to_thread(self._place, operations, view)
             if self._safeguards:
                 remaining = drop_known(
@@ -265,6 +275,10 @@ class SessionReader:
                 return trajectory
             problem = episode.problem
         return None
+
+    def _is_stored(self, known: KnownTexts, text: str) -> bool:
+        """Whether a memory has a text, or had it."""
+        return bool(known.ids(text)) or self._owned.journal.text_owner(text) is not None
 
     # In a thread, both: the embedding model computes, and a bank may ask a server.
 

@@ -1,15 +1,18 @@
 """Who says what in a session, and whether a fact is in the person's own words.
 
-Small models write more than the person said, and take the other's words for theirs (`deltamem.assisted`).
+Small models, trained or not, write more than the person said, and take the other's words for theirs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import NamedTuple
 
+from deltamem.dedup import Adjustment
+from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import CONTROL_MARK, Role, Session
 from deltamem.text import (
     MONTHS,
@@ -108,6 +111,7 @@ class OwnWords:
 
     def __init__(self, dialogue: NamedDialogue) -> None:
         """Take the lines apart."""
+        self._person, self._other = dialogue.person, dialogue.other
         self._name = content_stems(dialogue.person)
         own = [one.text for one in dialogue.utterances if one.own]
         self._sentences = [
@@ -134,12 +138,12 @@ class OwnWords:
         return not found.isdisjoint({"you", "your"}) or not self._name.isdisjoint(map(stem, found))
 
     def support(self, fact: str, known: str = "") -> tuple[float, float]:
-        """Share of a fact's words that the person says, and that they say or go along with or a known memory has."""
-        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
+        """Share of the words of a fact, beside those of a memory that it changes, that the person says, and says or answers."""
+        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name - content_stems(known)
         if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
             share = float(bool(content_stems(fact) - self._name))
             return share, share
-        return len(told & self._own) / len(told), len(told & (self._answered | content_stems(known))) / len(told)
+        return len(told & self._own) / len(told), len(told & self._answered) / len(told)
 
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""
@@ -166,15 +170,92 @@ class OwnWords:
                 best, most = said, len(stems & sought)
         return best
 
-    def has(self, word: str) -> bool:
-        """Whether the person says a word, in any form."""
-        return stem(word.casefold()) in self._own
+    def quote(self, said: str) -> str:
+        """A sentence of the person as a memory."""
+        return f'{self._person}{SAID}{said}"'
+
+    def refusal(self, fact: str, least: float, known: str = "") -> Adjustment | None:
+        """Why a fact is not kept as a model wrote it, if so.
+
+        Args:
+            fact: What the model wrote.
+            least: Share of its words that must have been said; 0 asks for none.
+            known: The memory that it changes.
+        """
+        if self._is_of_other(fact):
+            return Adjustment.OTHER_SUBJECT
+        if self._is_request(fact):
+            return Adjustment.REQUEST
+        return Adjustment.UNSUPPORTED_TEXT if least and not self.holds(fact, least, known) else None
+
+    def _is_of_other(self, fact: str) -> bool:
+        """Whether a sentence begins with the other person's name; of Ana and Ana Maria the longer name counts."""
+        if self._other == "assistant" or not begins_with(fact, self._other):
+            return False
+        return not (begins_with(self._person, self._other) and begins_with(fact, self._person))
+
+    def _is_request(self, fact: str) -> bool:
+        """Whether a sentence only tells what the person asks for in the conversation: small models write that down too."""
+        verb = fact.removeprefix(self._person).strip().partition(" ")[0].casefold()
+        return verb in _REQUESTS and stem(verb) not in self._own  # "I asked for a raise" is a fact
+
+
+class Supported(NamedTuple):
+    """What remains of an answer, and why the rest does not."""
+
+    operations: tuple[Operation, ...]
+    notes: Counter[Adjustment]
+
+
+def keep_supported(
+    operations: Sequence[Operation],
+    own_words: OwnWords,
+    least: float,
+    state: MemoryState,
+    stored: Callable[[str], bool],
+) -> Supported:
+    """Leave out what the person did not say; what they said of it is added in their own words.
+
+    An UPDATE that is left out changes nothing, so no memory is lost to what a model made up.
+
+    Args:
+        operations: Valid operations (see `deltamem.memory.check`).
+        own_words: Of the session.
+        least: Share of a text's words that must have been said, see `OwnWords`.
+        state: The memories before the session.
+        stored: Whether a memory has or had a text, which is for `deltamem.dedup.drop_known` to judge.
+
+    Returns:
+        What remains, in order, and then the quotations.
+    """
+    notes: Counter[Adjustment] = Counter()
+    kept: list[Operation] = []
+    invented: list[str] = []
+    for operation in operations:
+        target = operation.target_memory_id
+        refusal = None
+        if operation.event is not Event.NONE and not stored(operation.text):
+            refusal = own_words.refusal(operation.text, least, state[target].text if target else "")
+        if refusal is None:
+            kept.append(operation)
+            continue
+        notes[refusal] += 1
+        if refusal is Adjustment.UNSUPPORTED_TEXT:
+            invented.append(operation.text)
+    for text in invented:
+        said = own_words.sentence(text, [operation.text for operation in kept])
+        if said is not None:
+            kept.append(Operation(Event.ADD, own_words.quote(said)))
+    return Supported(tuple(kept), notes)
 
 
 def _marked_names(text: str) -> frozenset[str]:
     """The words of a text that the mark at their end makes other names: c#, c++, a-."""
     return frozenset(word for word in marked_words(text) if word[-1] in "#+-" and any(map(str.isalpha, word)))
 
+
+SAID = ' said: "'
+_REQUESTS = frozenset({"asks", "asked", "wonders", "wondered", "thanks", "thanked", "greets", "greeted", "requested"})
 
 _LEAST_OWN = 0.4
 """Of the support that is asked for: what the person's own lines must give where the other's give the rest."""

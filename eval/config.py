@@ -99,6 +99,7 @@ class ManagerModel(ModelSettings):
     window: PositiveInt | None
     mode: Mode
     safeguards: bool | None
+    support: Annotated[float, Field(ge=0, le=1)]
 
     @property
     def reading(self) -> Literal["react", "assisted"]:
@@ -268,6 +269,7 @@ class BenchmarkConfig(StrictModel):
             episode=self.episode.config(None if folder is None else load_episode_config(folder)),
             window_tokens=self.manager.window,
             safeguards=self.manager.safeguarded,
+            support=self.manager.support,
             attempts=self.attempts,
             mode=self.manager.mode,
             assisted=self.assisted,

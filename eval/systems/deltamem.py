@@ -224,7 +224,8 @@ class DeltaMemKind(SystemKind):
     def run_config(self, config: BenchmarkConfig) -> dict[str, Any]:
         """How its answers are treated."""
         settings = config.manager_settings()
-        return {"safeguards": settings.safeguards, "attempts": settings.tries}
+        asked = {"support": settings.support} if settings.safeguards and config.manager.reading == "react" else {}
+        return {"safeguards": settings.safeguards, "attempts": settings.tries} | asked
 
     def make(self, context: SystemContext) -> DeltaMemSystem:
         """The model is asked whether it is there when the first session is read."""

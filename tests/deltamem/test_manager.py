@@ -207,6 +207,44 @@ async def test_without_safeguards_the_session_is_shown_as_it_is_and_the_models_o
     assert echo.asked[1][1]["content"].endswith("user: Well?\nassistant: Ann's city is Boston.")
 
 
+@pytest.mark.parametrize(
+    ("settings", "remembered"),
+    [
+        ({}, {"m1": "Ann has a dog called Rex.", "m2": 'Ann said: "I moved to Denver last week."'}),
+        (
+            {"support": 0},
+            {
+                "m1": "Ann's dog Rex is the only one she trusts.",
+                "m2": "Ann fled to Denver with her mother to save her marriage.",
+            },
+        ),
+    ],
+)
+async def test_of_what_a_policy_makes_up_the_person_s_own_words_are_kept(
+    settings: dict[str, object], remembered: dict[str, str]
+) -> None:
+    """As SmolLM2-135M does after 650,000 tokens of warm start (docs/results.md)."""
+    invents = Fixed(
+        outputs(add("Ann has a dog called Rex.")),
+        outputs(
+            add("Ann fled to Denver with her mother to save her marriage."),
+            update("m1", "Ann's dog Rex is the only one she trusts."),
+            add("Ben has a job at NASA."),
+        ),
+    )
+    memory = manager(invents, mode="react", **settings)
+    await memory.ingest(said(memory, "s1", "Ann: I have a dog called Rex."))
+    turns = [
+        Turn("user", "Ann: I moved to Denver last week. Rex came along."),
+        Turn("assistant", "Ben: I got a job at NASA!"),
+        Turn("user", "Ann: Wow!"),
+        Turn("assistant", "Ben: Yes!"),
+    ]
+    done = await memory.ingest(memory.session("s2", START + timedelta(days=1), turns))
+    assert texts(memory.state()) == remembered
+    assert done.violations == ({} if settings else {"unsupported_text": 2}) | {"other_subject": 1}
+
+
 @pytest.mark.parametrize(("safeguards", "attempts", "asked"), [(True, None, 2), (False, None, 1), (False, 3, 3)])
 async def test_an_answer_that_cannot_be_read_is_asked_for_again_only_with_safeguards(
     safeguards: bool, attempts: int | None, asked: int

@@ -7,7 +7,8 @@ from assisted_cases import kept, session
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.own_words import NamedDialogue, OwnWords
+from deltamem.memory import Event, Memory, MemoryState, Operation
+from deltamem.own_words import NamedDialogue, OwnWords, keep_supported
 from deltamem.text import content_stems
 
 
@@ -133,3 +134,40 @@ def test_of_what_the_model_made_up_the_person_s_own_words_stay() -> None:
     ]
     assert kept(said, "Ann has 31 kinds of tea.", "Ann loves tea.") == ["Ann loves tea."], "it is told already"
     assert kept(said, "Ann owns a yacht.") == []
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                Operation(Event.ADD, "Ann lives in Denver."),
+                Operation(Event.ADD, "Ann bought a sailing boat because her uncle left her his savings."),
+                Operation(Event.UPDATE, "Ann's sister Ruth moved to Norway to study whales.", "m1"),
+                Operation(Event.UPDATE, "Ann moved from Boston to Denver.", "m1"),
+                Operation(Event.NONE, "Ann has a cello.", "m1"),
+                Operation(Event.ADD, "Ann has a cello."),
+            ]
+        ),
+        unique=True,
+    ),
+    st.floats(0, 1),
+)
+def test_what_nobody_said_is_left_out_and_nothing_else(operations: list[Operation], least: float) -> None:
+    said = session(("user", "I moved to Denver. I sold the boat."), ("assistant", "OK."))
+    own_words = OwnWords(NamedDialogue.of(said))
+    state = MemoryState([Memory("m1", "Ann lives in Boston.", said.time)])
+    found = keep_supported(operations, own_words, least, state, "Ann has a cello.".__eq__)
+    left = [operation for operation in operations if operation in found.operations]
+    assert list(found.operations[: len(left)]) == left, "what is kept is as it was, in its order"
+    assert len(left) + found.notes.total() == len(operations)
+    assert all(operation in left for operation in operations if operation.event is Event.NONE or "cello" in operation.text)
+    quoted = found.operations[len(left) :]
+    assert {operation.text for operation in quoted} <= {
+        'Ann said: "I moved to Denver."',
+        'Ann said: "I sold the boat."',
+    } and all(operation.event is Event.ADD for operation in quoted)
+    assert least or list(found.operations) == operations
+    if least >= 0.5:
+        assert not any("savings" in operation.text or "whales" in operation.text for operation in found.operations)
+    if least <= 0.5:
+        assert all(operation in left for operation in operations if "Denver" in operation.text)

@@ -12,6 +12,7 @@ from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change
 from deltamem.journal.transfer import export_owner, import_owner
 from deltamem.memory import Memory, MemoryState
+from deltamem.own_words import SAID
 
 ID = re.compile(r"m[1-9][0-9]*", re.ASCII)
 _DECODER = json.JSONDecoder(strict=False)  # raw line breaks are understood
@@ -57,7 +58,9 @@ def written_operations(text: str) -> Iterator[tuple[object, object, object]]:
 def check_explained(
     texts: Sequence[str], before: MemoryState, after: MemoryState, changes: Sequence[Change], violations: Mapping[str, int]
 ) -> None:
-    """Every change belongs to an operation that the model wrote, the changes explain the step, refusals are counted."""
+    """Every change belongs to an operation that the model wrote or quotes the person in the place of one, the changes
+    explain the step, refusals are counted.
+    """
     assert replay(before, changes) == dict(after)
     assert list(after) == sorted(after, key=lambda memory_id: int(memory_id[1:]))
     if changes:
@@ -66,7 +69,9 @@ def check_explained(
         said = {(event, text) for event, text, _ in aimed}
         for change in changes:
             if change.event == "ADD":
-                assert change.after is not None and ("ADD", change.after.text) in said, change
+                assert change.after is not None
+                quoted = SAID in change.after.text and violations.get("unsupported_text")
+                assert quoted or ("ADD", change.after.text) in said, change
             elif change.event == "UPDATE":
                 assert change.after is not None and ("UPDATE", change.after.text, change.memory_id) in aimed, change
             else:
