@@ -138,12 +138,13 @@ class OwnWords:
         return not found.isdisjoint({"you", "your"}) or not self._name.isdisjoint(map(stem, found))
 
     def support(self, fact: str, known: str = "") -> tuple[float, float]:
-        """Share of the words of a fact, beside those of a memory that it changes, that the person says, and says or answers."""
-        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name - content_stems(known)
+        """Share of a fact's words that the person says, and says or answers; a memory that it changes says its words too."""
+        told = content_stems(_DATE_WORDS.sub(" ", fact)) - self._name
         if not told:  # A date alone is a fact; a name and a pronoun alone ("She does.") are none
             share = float(bool(content_stems(fact) - self._name))
             return share, share
-        return len(told & self._own) / len(told), len(told & self._answered) / len(told)
+        had = content_stems(known)
+        return len(told & (self._own | had)) / len(told), len(told & (self._answered | had)) / len(told)
 
     def holds(self, fact: str, least: float, known: str = "") -> bool:
         """Whether a fact has enough support."""

@@ -199,22 +199,25 @@ class Descent:
     def __post_init__(self) -> None:
         self._peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    def take(self, step: int, batches: Sequence[Batch]) -> dict[str, float]:
-        """Take a step on batches whose marks are weights; returns its figures, the accuracy where a weight is at least 1."""
+    def take(self, step: int, batches: Sequence[Batch], usual: float | None = None) -> dict[str, float]:
+        """Take a step on batches whose marks are weights; returns its figures, the accuracy where a weight is at least 1.
+
+        Every token of the step counts alike, whichever batch it is in. With `usual`, the weights of a step on average, it
+        counts as much as one of any other step: steps of short answers, such as silence, would else teach most.
+        """
         scale = min(1.0, step / max(self.warm_up, 1)) * min(1.0, (1 - step / (self.steps + 1)) / self.decay_share)
         # Looked up each time: an optimiser that loads its state replaces its groups.
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, self._peaks, strict=True):
             group["lr"] = peak * scale
-        # Every token of the step counts alike, whichever batch it is in.
         total = sum(batch.marks[:, 1:][batch.marks[:, 1:] > 0].sum() for batch in batches)
         lost, right, own = 0.0, 0, 0
         for batch in batches:
             with torch.autocast(self.autocast, dtype=torch.bfloat16) if self.autocast else nullcontext():
                 losses, hits, weights = next_token_losses(self.model, batch)
-            loss = (losses * weights).sum() / total
+            loss = (losses * weights).sum() / (usual or total)
             loss.backward()
-            lost += float(loss.detach())
+            lost += float((losses.detach() * weights).sum() / total)
             right, own = right + int(hits[weights >= 1].sum()), own + int((weights >= 1).sum())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         for optimizer in self.optimizers:
@@ -265,6 +268,8 @@ class Tuning:
         `heldout` is measured before the first step, every `test_every` steps and at the end.
         """
         config = self.config
+        # Passes are of one length, and what is short is silent: a mean over each step would teach silence most.
+        usual = sum(int((one.marks > 0).sum()) for rows in passes for one in rows) / config.steps
         if self.step == 0 and not stop():
             report({"step": 0, **self.measure(heldout)})
         for step in range(self.step + 1, config.steps + 1):
@@ -276,7 +281,7 @@ class Tuning:
             # What a model drops must not depend on where a tuning was resumed.
             torch.manual_seed(step)
             weighed = ([one._replace(marks=one.marks > 0) for one in rows] for rows in chosen)
-            figures = self._descent.take(step, [pad(rows).to(self.device) for rows in weighed])
+            figures = self._descent.take(step, [pad(rows).to(self.device) for rows in weighed], usual)
             seconds = time.perf_counter() - begin
             tokens = sum(len(one.token_ids) for rows in chosen for one in rows)
             figures |= {"tokens": tokens, "tokens_per_second": round(tokens / seconds, 1), "seconds": round(seconds, 3)}

@@ -214,7 +214,7 @@ async def test_without_safeguards_the_session_is_shown_as_it_is_and_the_models_o
         (
             {"support": 0},
             {
-                "m1": "Ann's dog Rex is the only one she trusts.",
+                "m1": "Ann's sister Ruth studies whales in Norway.",
                 "m2": "Ann fled to Denver with her mother to save her marriage.",
             },
         ),
@@ -228,7 +228,7 @@ async def test_of_what_a_policy_makes_up_the_person_s_own_words_are_kept(
         outputs(add("Ann has a dog called Rex.")),
         outputs(
             add("Ann fled to Denver with her mother to save her marriage."),
-            update("m1", "Ann's dog Rex is the only one she trusts."),
+            update("m1", "Ann's sister Ruth studies whales in Norway."),
             add("Ben has a job at NASA."),
         ),
     )

@@ -191,6 +191,22 @@ def test_passes_are_filled_with_neighbours_in_length() -> None:
     assert widths != sorted(widths), "short and long ones alternate"
 
 
+def test_a_token_of_a_short_answer_counts_no_more_than_another(tmp_path: Path) -> None:
+    """Passes are of one length, those of silent answers have few tokens: a mean over each step would teach silence most."""
+    short, *_, long = sorted(drawn(20), key=lambda one: one.own)
+    assert 2 * short.own < long.own
+
+    def norms(*passes: list[Example]) -> list[float]:
+        """Of the gradients of a training that hardly moves the weights."""
+        records: list[dict[str, float]] = []
+        config = options(steps=len(passes), passes=1, lr=1e-12, save_every=100)
+        Tuning(new_model(), config, "cpu", tmp_path, "x").run(passes, [], report=records.append, stop=lambda: False)
+        return [record["grad_norm"] for record in records if record["step"] > 0]
+
+    (alone,), (beside_long, _) = norms([short]), norms([short], [long])
+    assert beside_long == pytest.approx(alone * 2 * short.own / (short.own + long.own), rel=0.02)  # bfloat16
+
+
 def test_every_session_of_a_pass_over_the_data_turns_up() -> None:
     count = len(sessions())
     taken: list[Example] = []
