@@ -61,7 +61,7 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 def manager(url: str, **changes: Any) -> ManagerModel:
     settings = {"base_url": url, "model": "tiny", "api_key_env": "NO_SUCH_KEY", "timeout": 20, "max_retries": 0, "slots": 8}
     more = {"temperature": 0.0, "max_tokens": 300, "tool_role": "tool", "window": None, "mode": "react"}
-    more |= {"safeguards": None, "checkpoint": None, "extra_body": {}}
+    more |= {"safeguards": None, "support": 0.3, "checkpoint": None, "extra_body": {}}
     return ManagerModel.model_validate(settings | more | changes)
 
 
