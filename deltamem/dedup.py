@@ -123,8 +123,8 @@ def mark_recalled(dialogue: Sequence[Turn], known: KnownTexts) -> tuple[tuple[Tu
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicated:
-    """Operations after `drop_known`: those that are left, and how many were corrected or refused, by reason."""
+class Corrected:
+    """An answer after a safeguard: the operations that are left, and how many were corrected or refused, by reason."""
 
     operations: tuple[Operation, ...]
     notes: Counter[Adjustment]
@@ -138,7 +138,7 @@ def drop_known(
     dialogue: Sequence[Turn],
     person_name: str,
     earlier_text: Callable[[str], str | None],
-) -> Deduplicated:
+) -> Corrected:
     """Correct operations that would store again what is stored or what was merely recalled.
 
     - An ADD of a text that a memory has becomes a NONE on it (`duplicate_text`).
@@ -210,7 +210,7 @@ def drop_known(
                 continue
             named.add(corrected.target_memory_id)
         result.append(corrected)
-    return Deduplicated(tuple(result), notes)
+    return Corrected(tuple(result), notes)
 
 
 def _covering(text: str, hits: Sequence[Hit]) -> Hit | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from deltamem.dedup import Adjustment
+from deltamem.dedup import Adjustment, Corrected
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import CONTROL_MARK, Role, Session
 from deltamem.text import (
@@ -201,20 +201,13 @@ class OwnWords:
         return verb in _REQUESTS and stem(verb) not in self._own  # "I asked for a raise" is a fact
 
 
-class Supported(NamedTuple):
-    """What remains of an answer, and why the rest does not."""
-
-    operations: tuple[Operation, ...]
-    notes: Counter[Adjustment]
-
-
 def keep_supported(
     operations: Sequence[Operation],
     own_words: OwnWords,
     least: float,
     state: MemoryState,
     stored: Callable[[str], bool],
-) -> Supported:
+) -> Corrected:
     """Leave out what the person did not say; what they said of it is added in their own words.
 
     An UPDATE that is left out changes nothing, so no memory is lost to what a model made up.
@@ -234,20 +227,19 @@ def keep_supported(
     invented: list[str] = []
     for operation in operations:
         target = operation.target_memory_id
-        refusal = None
-        if operation.event is not Event.NONE and not stored(operation.text):
-            refusal = own_words.refusal(operation.text, least, state[target].text if target else "")
-        if refusal is None:
+        known = state[target].text if target else ""
+        judged = operation.event is not Event.NONE and not stored(operation.text)
+        if judged and (refusal := own_words.refusal(operation.text, least, known)) is not None:
+            notes[refusal] += 1
+            if refusal is Adjustment.UNSUPPORTED_TEXT:
+                invented.append(operation.text)
+        else:
             kept.append(operation)
-            continue
-        notes[refusal] += 1
-        if refusal is Adjustment.UNSUPPORTED_TEXT:
-            invented.append(operation.text)
     for text in invented:
         said = own_words.sentence(text, [operation.text for operation in kept])
         if said is not None:
             kept.append(Operation(Event.ADD, own_words.quote(said)))
-    return Supported(tuple(kept), notes)
+    return Corrected(tuple(kept), notes)
 
 
 def _marked_names(text: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.bank.base import Hit
-from deltamem.dedup import MARK, Adjustment, Deduplicated, KnownTexts, drop_known, mark_recalled
+from deltamem.dedup import MARK, Adjustment, Corrected, KnownTexts, drop_known, mark_recalled
 from deltamem.journal.records import Change, ChangeEvent
 from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import Turn
@@ -126,7 +126,7 @@ def deduplicated(
     neighbours: dict[int, list[Hit]] = NO_ONE,
     dialogue: tuple[Turn, ...] = SMALL_TALK,
     earlier: dict[str, str] | None = None,
-) -> Deduplicated:
+) -> Corrected:
     old = {normalised(text): memory_id for text, memory_id in (earlier or {}).items()}
     return drop_known(
         operations,
@@ -140,7 +140,7 @@ def deduplicated(
 
 def test_new_facts_pass() -> None:
     operations = (add("Ana plays the cello."), update("m1", "Ana lives in Boulder."), none("m3", ""))
-    assert deduplicated(*operations) == Deduplicated(operations, Counter())
+    assert deduplicated(*operations) == Corrected(operations, Counter())
 
 
 CELLO = "Ana plays the cello."
@@ -191,7 +191,7 @@ def test_an_addition_of_an_earlier_text_needs_the_person(dialogue: tuple[Turn, .
 def test_an_update_back_to_an_earlier_value_stays_in_whatever_words_it_is_said(said: str) -> None:
     back, asked = update("m1", BOSTON), Turn("assistant", "Ana lives in Boston. Is that so again?")
     result = deduplicated(back, dialogue=(asked, Turn("user", said)), earlier={BOSTON: "m1"})
-    assert result == Deduplicated((back,), Counter())
+    assert result == Corrected((back,), Counter())
 
 
 def test_text_that_says_nothing_new_becomes_a_none() -> None:
@@ -253,7 +253,7 @@ _dialogues = st.lists(
 def test_settling_invents_nothing_changes_no_text_and_is_idempotent(
     operations: list[Operation], near: dict[str, list[Hit]], dialogue: tuple[Turn, ...]
 ) -> None:
-    def settled(given: Sequence[Operation]) -> Deduplicated:
+    def settled(given: Sequence[Operation]) -> Corrected:
         neighbours = {index: near.get(operation.text, []) for index, operation in enumerate(given)}
         return deduplicated(*given, neighbours=neighbours, dialogue=dialogue, earlier={BOSTON: "m1"})
 
