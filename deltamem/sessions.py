@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, get_args
 
@@ -70,6 +71,21 @@ class Session:
     metadata: Metadata = NO_METADATA  # For the memories that the session adds or rewrites; no model sees it
 
 
+class FactKind(StrEnum):
+    """What sort of thing a fact tells (docs/synthesis.md, "Data that demand memory")."""
+
+    EVENT = "event"
+    FEELING = "feeling"
+    PREFERENCE = "preference"
+    OPINION = "opinion"
+    PLAN = "plan"
+    MOTIVATION = "motivation"
+    SUPPORT = "support"
+    STATUS = "status"
+    ARRANGEMENT = "arrangement"
+    ATTRIBUTE = "attribute"
+
+
 @dataclass(frozen=True, slots=True)
 class OperationDifficulty:
     """What makes one labelled operation hard to find."""
@@ -79,10 +95,12 @@ class OperationDifficulty:
     provenance: Provenance
     time: Timing
     chain: int  # How many times the memory has been changed, this time included; 0 for ADD and for what never changed
+    kind: Annotated[FactKind | None, Field(exclude_if=lambda value: value is None)] = None  # None where none was planned
 
     def cells(self) -> tuple[str, ...]:
         """Names of the cells that the operation belongs to: one for each axis that operations have."""
-        return tuple(_cell(axis, getattr(self, axis)) for axis in ("signal", "rivals", "provenance", "time", "chain"))
+        axes = ("signal", "rivals", "provenance", "time", "chain", *(("kind",) if self.kind else ()))
+        return tuple(_cell(axis, getattr(self, axis)) for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +136,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "rivals": (),  # as all bins, below
     "provenance": get_args(Provenance),
     "time": get_args(Timing),
+    "kind": tuple(FactKind),
 } | {axis: tuple(name for _, name in bins) for axis, bins in _BINS.items()}
 """Axes of difficulty with their values, in the order in which they are shown. A cell is ``axis=value``."""
 

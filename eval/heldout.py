@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -30,7 +31,8 @@ from deltamem.episode import (
     trajectory_fields,
 )
 from deltamem.errors import DeltaMemError
-from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval
+from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval, interval_text
+from deltamem.memory import Event
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.progress import ProgressDisplay
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
@@ -40,7 +42,7 @@ from eval.policy import policy_folder, served_model, training_departures
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
-from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
+from rewards.reward import DEFAULT_OPTIONS, RewardOptions, TransitionScore, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -146,7 +148,8 @@ class HeldoutResult:
     records: list[dict[str, Any]]
     """One for each session, in order: the fields of `deltamem.episode.session_fields` and `trajectory_fields`; ``score``
     with its parts, matched pairs and unmatched entries; ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``,
-    ``seconds``; ``cells`` of difficulty, where it was planned."""
+    ``seconds``; where difficulty was planned, its ``cells``, and ``due``: ``cells`` and ``score`` (of the predicted memory
+    that stands for it, 0 without one) of each ADD and UPDATE of the target."""
     summary: dict[str, Any]
     """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``, from the command also ``probes``."""
 
@@ -207,6 +210,7 @@ async def evaluate(
         }
         if labelled.difficulty is not None:
             scored["cells"] = list(labelled.difficulty.cells())
+            scored["due"] = _due(labelled, total.transition)
         done = trajectory_fields(trajectory)
         if not isinstance(config, EpisodeConfig):
             # Answers in worked examples are not the model's: its own end the questions, which begin with a system message.
@@ -234,6 +238,17 @@ async def evaluate(
     return HeldoutResult(records, summary)
 
 
+def _due(labelled: LabelledSession, found: TransitionScore) -> list[dict[str, Any]]:
+    """The memories that the target adds or rewrites, with the score of what was found for each."""
+    assert labelled.difficulty is not None
+    scores = {(pair.target.id, pair.target.text): pair.score for pair in found.pairs}
+    return [
+        {"cells": list(difficulty.cells()), "score": scores.get((operation.target_memory_id, operation.text), 0.0)}
+        for operation, difficulty in zip(labelled.operations, labelled.difficulty.operations, strict=True)
+        if operation.event is not Event.NONE
+    ]
+
+
 Record = Mapping[str, Any]
 
 SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")  # Means over sessions
@@ -251,7 +266,8 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     Returns:
         ``sessions, people, answered, failed``, ``failures`` (how often each reason occurred), ``metrics`` (name to
         estimate, 95% interval by person, number of sessions and people; null where there is nothing to divide by),
-        ``cells`` (the same of the reward by cell of difficulty; empty where none was planned), ``counts`` (sums over
+        ``cells`` (the same of the reward by cell of difficulty; empty where none was planned), ``recall_by_cell`` (the same
+        of the score of the memories that were due, so ``count`` counts these), ``counts`` (sums over
         sessions) and ``tokens``.
     """
     answered = [record for record in records if record["failure"] is None]
@@ -271,6 +287,11 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     metrics["failure_rate"] = ratio(records, [float(record["failure"] is not None) for record in records])
     members = sessions_by_cell(record.get("cells", ()) for record in answered)
     cells = {name: [answered[number] for number in numbers] for name, numbers in members.items()}
+    due = [(record, one) for record in answered for one in record.get("due", ())]
+    recalls = {}
+    for name, numbers in sessions_by_cell(one["cells"] for _, one in due).items():
+        of_cell = [due[number] for number in numbers]
+        recalls[name] = ratio([record for record, _ in of_cell], [float(one["score"]) for _, one in of_cell])
     return {
         "sessions": len(records),
         "people": len({record["person_id"] for record in records}),
@@ -279,6 +300,7 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         "failures": dict(Counter(record["failure"] for record in records if record["failure"] is not None)),
         "metrics": metrics,
         "cells": {name: ratio(rows, [_score(record, "reward") for record in rows]) for name, rows in cells.items()},
+        "recall_by_cell": recalls,
         "counts": total_counts(record["counts"] for record in records),
         "tokens": sum(record["tokens"] for record in records),
     }
@@ -404,6 +426,20 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def recall_table(recalls: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Lay out for the terminal how much was found of the memories that were due, by cell of difficulty."""
+    table = Table(title="Due memories found, by difficulty", caption="95% intervals by person", box=box.SIMPLE_HEAD)
+    for heading in ("", "n", "soft recall"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for axis, cells in groupby(recalls, lambda name: name.partition("=")[0]):
+        table.add_row(axis, style="bold")
+        for cell in cells:
+            value = cell.partition("=")[2].replace("_", " ")
+            table.add_row(f"  {value}", str(recalls[cell]["count"]), interval_text(recalls[cell]))
+        table.add_section()
+    return table
+
+
 def difference_table(found: Mapping[str, Interval], other: str) -> Table:
     """Lay paired differences out for the terminal."""
     sessions = next(iter(found.values())).count
@@ -457,6 +493,8 @@ def main(config: DictConfig) -> int:
             console.print(sentence, markup=False)
     for table in cell_tables(beside):
         Console().print(table)
+    if result.summary["recall_by_cell"]:
+        Console().print(recall_table(result.summary["recall_by_cell"]))
     failures = Counter(result.summary["failures"])
     for reason, times in failures.most_common(1):
         failed = f"{failures.total()} of {len(sessions)} sessions failed; most often ({times}): {reason}"

@@ -311,6 +311,7 @@ def _session_fact(
         provenance=due.plan.provenance,
         time="relative" if due.plan.dated else "days_after" if slot.days_after else "same_day",
         chain=(held[about].chain if due.previous_text else 0) + (due.event is Event.UPDATE),
+        kind=due.plan.kind,
     )
     changed = due.previous_text if due.event is Event.UPDATE else ""
     return SessionFact(
@@ -320,7 +321,6 @@ def _session_fact(
         outdated=due.outdated,
         statement=due.statement,
         difficulty=difficulty,
-        kind=due.plan.kind,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
-from deltamem.sessions import Provenance, Signal
-from synth.records import Domain, FactChange, FactKind, Track
+from deltamem.sessions import FactKind, Provenance, Signal
+from synth.records import Domain, FactChange, Track
 
 
 class Range(StrictModel):

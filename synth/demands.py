@@ -14,13 +14,13 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from deltamem.memory import Keyword, wordings
-from deltamem.sessions import Provenance, Signal
+from deltamem.sessions import FactKind, Provenance, Signal
 from deltamem.text import content_stems
 from rewards.fidelity import folded
 from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
-from synth.records import Aside, AsideKind, Fact, FactChange, FactKind, FactPlan, SessionFact
+from synth.records import Aside, AsideKind, Fact, FactChange, FactPlan, SessionFact
 from synth.validators.base import dates_in, memory_stems, wording_in
 
 Choice = TypeVar("Choice")

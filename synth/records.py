@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from deltamem.config import StrictModel
 from deltamem.memory import Event, Keyword
-from deltamem.sessions import KeywordSchema, OperationDifficulty, Provenance, Signal, Split
+from deltamem.sessions import FactKind, KeywordSchema, OperationDifficulty, Provenance, Signal, Split
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, max_length=400)]
@@ -54,21 +54,6 @@ class FactChange(StrEnum):
     PARTIAL_DELETION = "partial_deletion"
     RETRACT = "retract"
     EXPIRE = "expire"
-
-
-class FactKind(StrEnum):
-    """What sort of thing a fact tells (docs/synthesis.md, "Data that demand memory")."""
-
-    EVENT = "event"
-    FEELING = "feeling"
-    PREFERENCE = "preference"
-    OPINION = "opinion"
-    PLAN = "plan"
-    MOTIVATION = "motivation"
-    SUPPORT = "support"
-    STATUS = "status"
-    ARRANGEMENT = "arrangement"
-    ATTRIBUTE = "attribute"
 
 
 class Method(StrEnum):
@@ -399,8 +384,6 @@ class SessionFact(Record):
     outdated: Wordings = ()
     statement: int = 0
     difficulty: OperationDifficulty | None = None
-    # Left out where it was not planned, so that records without it keep their bytes.
-    kind: FactKind | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @property
     def spoken(self) -> Keywords:

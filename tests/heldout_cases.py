@@ -11,7 +11,7 @@ from episode_texts import add, outputs, search, update
 from deltamem.episode import EpisodeConfig, Message, opening_messages
 from deltamem.memory import Memory, MemoryState, Operation, apply
 from deltamem.policy import Completion
-from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Split, Turn
+from deltamem.sessions import Difficulty, FactKind, LabelledSession, OperationDifficulty, Session, Split, Turn
 
 START = datetime(2026, 4, 5, 20, 1)
 
@@ -63,8 +63,8 @@ def people(count: int, sessions: int, split: Split = "heldout") -> list[Labelled
 
 def graded(sessions: Sequence[LabelledSession]) -> list[LabelledSession]:
     """The same with a difficulty: the UPDATE of a person's first session shows by its value, others are implied."""
-    plain = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
-    implied = replace(plain, signal="implied", rivals=2, chain=1)
+    plain = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0, kind=FactKind.EVENT)
+    implied = replace(plain, signal="implied", rivals=2, chain=1, kind=FactKind.STATUS)
     return [
         replace(item, difficulty=Difficulty((implied if item.session_index else plain, plain), 0.5, len(item.prior_state)))
         for item in sessions

@@ -109,7 +109,8 @@ async def test_a_seed_repeats_a_draw_and_its_number_changes_it(url: str) -> None
 
 async def test_the_manager_ingests_twenty_sessions_at_once(url: str, tmp_path: Path) -> None:
     policy = EndpointPolicy(GuidedLLM(url, NAME, max_concurrency=32), max_tokens=400)
-    settings = ManagerSettings(episode=COMPACT, mode="react")
+    # Nobody says the random words that it writes: the guard against inventions would quote Ann in their places.
+    settings = ManagerSettings(episode=COMPACT, mode="react", support=0)
     people = ("ann", "ben", "cyd", "dan", "eve")
     begin = datetime(2026, 4, 5, 20, 1)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ from deltamem.runs import config_hash, versions
 from deltamem.text_files import read_text
 from eval.records import IngestRecord
 from eval.summary import SUMMARY_FILE, system_label
-from eval.transfer.data import TransferData, TransferPerson
+from eval.systems.base import Passage
+from eval.systems.baselines import SentenceIndex
+from eval.transfer.data import TransferConfig, TransferData, TransferPerson
 from eval.transfer.measures import Counts, Ruler, nameless, pooled, question_counts
 from eval.transfer.run import TransferRun
 
@@ -67,12 +72,14 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
     config, files = run.config, run.files
     people = [person for person in run.people if person.suite == suite]
     for place, person in enumerate(people):
+        written: list[int | None] = []  # How many memories of each session that was read
         for number, session in enumerate(person.sessions):
             record = files.session(person, number)
             if record is None:
                 continue
             own = counts[person.store.id, session.dialogue.id]
             memories = () if record.outcome == "failed" else record.memories
+            written.append(None if memories is None else len(memories))
             elsewhere = _elsewhere(people, place, number)
             own.append(ruler.session(session, person.store.owner, memories, elsewhere))
             if memories is not None and not session.points:
@@ -81,12 +88,44 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, 
                 if (found := files.search(update.key, files.read(person, number + 1))) is not None:
                     own.append(ruler.update(update, person.store.owner, [passage.text for passage in found.passages]))
         after, by_time = files.read(person, len(person.sessions)), not run.system.ranked
+        copied = asyncio.run(_sentences_found(person, written, ruler, config)) if person.questions else {}
         for question in person.questions:
             if (found := files.search(question.key, after)) is not None:
-                of = question, found.passages, person.finder, config.budgets
-                measured = question_counts(*of, by_time=by_time, with_time=config.with_time)
+                shown = {"": found.passages} | {f"{name}/": among[question.key] for name, among in copied.items()}
+                measured: Counts = {}
+                for name, passages in shown.items():
+                    of = question, passages, person.finder, config.budgets
+                    one = question_counts(*of, by_time=by_time and not name, with_time=config.with_time)
+                    measured |= {f"{name}{measure}": count for measure, count in one.items()}
                 counts[person.store.id, question.session].append(measured)
     return dict(counts)
+
+
+async def _sentences_found(
+    person: TransferPerson, written: Sequence[int | None], ruler: Ruler, config: TransferConfig
+) -> dict[str, dict[str, list[Passage]]]:
+    """What the questions find, by key, in a memory of as many sentences of each session as memories were written of it.
+
+    First sentences, and random ones, drawn once; none for a system that extracts nothing or has not read all sessions.
+    """
+    numbers = [number for number in written if number is not None]
+    if len(numbers) < len(person.sessions):
+        return {}
+    found = {}
+    for name in ("first_k", "random_k"):
+        index = SentenceIndex(ruler.embedder, with_time=config.with_time)
+        for session, number in zip(person.sessions, numbers, strict=True):
+            await index.ingest(session.dialogue)
+            copied = index.sessions[session.dialogue.id]
+            if name == "random_k":
+                draw = random.Random(f"{ruler.seed} {person.store.id} {copied.id}")
+                drawn = draw.sample(range(len(copied.turns)), min(number, len(copied.turns)))
+                chosen = [copied.turns[place] for place in sorted(drawn)]
+            else:
+                chosen = list(copied.turns[:number])
+            index.sessions[copied.id] = replace(copied, turns=tuple(chosen))
+        found[name] = {question.key: await index.search(question.text, config.budget_k) for question in person.questions}
+    return found
 
 
 def _elsewhere(people: Sequence[TransferPerson], place: int, number: int) -> Sequence[str]:
@@ -172,10 +211,18 @@ def _cost(records: Sequence[IngestRecord]) -> dict[str, float]:
     return sums | {"seconds": round(sum(timed), 1), "timed_sessions": len(timed)}
 
 
+_OF_BUDGETS = {
+    "evidence": "evidence found",
+    "first_k/evidence": "evidence found by as many first sentences",
+    "random_k/evidence": "evidence found by as many random sentences",
+    "words": "words of the evidence shown",
+}
+
+
 def _labels(suites: Mapping[str, Any]) -> dict[str, str]:
     """The measures to show, in order, with what they are called."""
     labels = dict(LABELS)
-    for kind, label in {"evidence": "evidence found", "words": "words of the evidence shown"}.items():
+    for kind, label in _OF_BUDGETS.items():
         labels |= {f"{kind}@{budget}": f"{label} at {budget} tokens" for budget in _budgets(suites.values())}
     return labels
 
@@ -257,7 +304,7 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     at = "/".join(map(str, budgets))
     heads = ["", "sessions", "memories a session", "found / first k / random k / bag of words / first tokens"]
     heads += ["by chance", "precision", "recall", "F1", "idle silent", "foreign", "words said, half"]
-    heads += ["update both (new, old gone)", f"evidence at {at}", f"words at {at}"]
+    heads += ["update both (new, old gone)", f"evidence at {at}", f"first k at {at}", f"random k at {at}", f"words at {at}"]
     heads += ["calls (cached)", "tokens a session", "seconds a session"]
     lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
     for suite in suites:
@@ -268,7 +315,7 @@ def markdown_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
                 continue
             measures = ("found", "precision", "recall", "f1", "foreign")
             found, *pairs, foreign = (_cell(first, f"{kind}/{measure}") for measure in measures)
-            lines.append([f"{suite}: {name}", "", "", found, "", *pairs, "", foreign, *[""] * 7])
+            lines.append([f"{suite}: {name}", "", "", found, "", *pairs, "", foreign, *[""] * 9])
         lines += ([f"{suite}: {titles[name]}", *_row(of, budgets)] for name, of in rows.items())
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + warnings(summaries))
 
@@ -292,8 +339,7 @@ def _row(of: Mapping[str, Any], budgets: Sequence[int]) -> list[str]:
         _cell(scores, "system/foreign"),
         _cell(scores, "support/mean", "support/half"),
         f"{updates[0]} ({updates[1]}, {updates[2]})" if updates[0] != "-" else "-",
-        _cell(scores, *(f"evidence@{budget}" for budget in budgets)),
-        _cell(scores, *(f"words@{budget}" for budget in budgets)),
+        *(_cell(scores, *(f"{kind}@{budget}" for budget in budgets)) for kind in _OF_BUDGETS),
         f"{cost['calls']:,.0f} ({cost['cached']:,.0f})",
         f"{_a_session(of, cost['prompt_tokens'] + cost['completion_tokens']):,.0f}",
         _seconds(of),

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from functools import cache
 
 from deltamem.memory import Event, Keyword, wordings
-from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
+from deltamem.sessions import FactKind, OperationDifficulty, Provenance, Signal, Split
 from deltamem.text import content_stems
 from synth.config import Everyday
 from synth.everyday.cast import LifeCast, stranger
@@ -36,7 +36,6 @@ from synth.planning import rounded
 from synth.records import (
     Dialogue,
     Exchange,
-    FactKind,
     FactOrigin,
     FixedPart,
     KeywordOrigin,
@@ -415,11 +414,12 @@ class Life:
             provenance=provenance,
             time="relative" if KeywordOrigin.FROM_DATE in origins else "same_day",
             chain=held.changes,
+            kind=held.kind,
         )
         origin = {Event.ADD: FactOrigin.FILLING, Event.UPDATE: FactOrigin.REVISION, Event.NONE: FactOrigin.REUSE}[event]
         return SessionFact(
             id="f0", event=event, text=held.text, previous_text=previous, keywords=held.keys, origin=origin, origins=origins,
-            outdated=outdated, difficulty=difficulty, kind=held.kind,
+            outdated=outdated, difficulty=difficulty,
         )  # fmt: skip
 
     # --- talk ------------------------------------------------------------------------------------------------------------

@@ -18,12 +18,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.memory import Keyword, wordings
-from deltamem.sessions import Split
+from deltamem.sessions import FactKind, Split
 from rewards.fidelity import folded, folded_keyword, found_in
 from synth.names import name_split
 from synth.offline.grammar import Lines, Node, Sentences, parse, walk, with_article
 from synth.pools import load
-from synth.records import FactKind
 
 FOLDER = Path(__file__).parent
 

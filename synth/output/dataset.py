@@ -155,7 +155,6 @@ def _grids(statistics: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     origins, changes = statistics["operations_by_origin"], statistics["changes_by_track"]
     return {
         "operations by origin": {origin: sum(kinds.values()) for origin, kinds in origins.items()},
-        "memories that are added or changed, by kind": statistics["operations_by_kind"],
         "changes by track": {track: sum(kinds.values()) for track, kinds in changes.items()},
         "changes by operator": dict(sum((Counter(kinds) for kinds in changes.values()), Counter())),
         "events by domain": statistics["events_by_domain"],

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event
 from deltamem.sessions import AXES, LabelledSession
 from deltamem.text_files import read_lines
 from rewards.fidelity import folded, folded_keyword, found_in
@@ -121,7 +120,6 @@ class Statistics:
         self._counts: Counter[str] = Counter()
         self._places: defaultdict[int, _Place] = defaultdict(_Place)
         self._origins: Counter[tuple[str, str]] = Counter()
-        self._kinds: Counter[str] = Counter()
         self._changes: Counter[tuple[str, str]] = Counter()
         self._domains: Counter[str] = Counter()
         self._methods: Counter[str] = Counter()
@@ -173,7 +171,6 @@ class Statistics:
         place.memories.add(len(labelled.next_state))
         place.turns += len(labelled.session.dialogue)
         self._origins.update((fact.origin, fact.event) for fact in session.facts)
-        self._kinds.update(fact.kind for fact in session.facts if fact.kind and fact.event is not Event.NONE)
         words = {"user": 0, "assistant": 0}
         for turn in labelled.session.dialogue:
             words[turn.role] += len(turn.content.split())
@@ -224,7 +221,6 @@ class Statistics:
                 for index, place in sorted(self._places.items())
             ],
             "operations_by_origin": _nested(self._origins),
-            "operations_by_kind": dict(self._kinds.most_common()),
             "changes_by_track": _nested(self._changes),
             "events_by_domain": dict(sorted(self._domains.items())),
             "memory_threads_by_method": dict(sorted(self._methods.items())),

@@ -15,6 +15,7 @@ from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import (
     AXES,
     Difficulty,
+    FactKind,
     LabelledSession,
     OperationDifficulty,
     Session,
@@ -36,9 +37,11 @@ states = st.lists(st.builds(Memory, texts, texts, times), unique_by=lambda m: m.
 values = st.lists(texts, max_size=3).map(tuple)
 keywords = st.lists(texts | st.lists(texts, min_size=2, max_size=3, unique=True).map(tuple), max_size=3).map(tuple)
 operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, keywords, values)
+kinds = st.none() | st.sampled_from(FactKind)
+operation_difficulties = st.builds(OperationDifficulty, rivals=st.integers(0, 9), chain=st.integers(0, 9), kind=kinds)
 difficulties = st.builds(
     Difficulty,
-    st.lists(st.builds(OperationDifficulty, rivals=st.integers(0, 9), chain=st.integers(0, 9)), max_size=3).map(tuple),
+    st.lists(operation_difficulties, max_size=3).map(tuple),
     st.floats(0, 99),
     st.integers(0, 999),
 )
@@ -134,7 +137,8 @@ def test_cells_name_each_bin_of_a_session_once() -> None:
 def test_every_cell_is_a_value_of_an_axis(difficulty: Difficulty) -> None:
     cells = [cell.split("=") for cell in difficulty.cells()]
     assert all(value in AXES[axis] for axis, value in cells)
-    assert {axis for axis, _ in cells} == (set(AXES) if difficulty.operations else {"noise", "bank"})
+    kinds = {"kind"} if any(operation.kind for operation in difficulty.operations) else set()
+    assert {axis for axis, _ in cells} == (set(AXES) - {"kind"} | kinds if difficulty.operations else {"noise", "bank"})
 
 
 @pytest.mark.parametrize(

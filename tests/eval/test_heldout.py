@@ -142,7 +142,27 @@ def test_rewards_by_cell_of_difficulty() -> None:
     assert list(cells)[:2] == ["signal=value", "signal=implied"] and "bank=0" not in cells
     assert result.records[0]["cells"] == list(sessions[0].difficulty.cells()), "in the file too"
     plain = run(people(3, 2), oracle)
-    assert plain.summary["cells"] == {} and "cells" not in plain.records[0]
+    assert plain.summary["cells"] == plain.summary["recall_by_cell"] == {} and "cells" not in plain.records[0]
+
+
+def test_due_memories_are_counted_by_kind_one_by_one() -> None:
+    sessions = graded(people(3, 2))
+
+    def script(item: LabelledSession, turn: int) -> str:
+        """Finds what is added, of the second sessions alone, and never what is due an UPDATE."""
+        return outputs(item.operations[1]) if item.session_index else outputs()
+
+    recalls = run(sessions, script).summary["recall_by_cell"]
+    # Three implied UPDATEs, of status; three plain ones and six additions, of events, of which three are found.
+    assert {name: recalls[name]["estimate"] for name in ("kind=event", "kind=status")} == pytest.approx(
+        {"kind=event": 3 / 9, "kind=status": 0.0}
+    )
+    assert (recalls["kind=event"]["count"], recalls["kind=status"]["groups"]) == (9, 3)
+    assert recalls["signal=implied"] == recalls["kind=status"]
+    assert "bank=1-20" not in recalls, "the session's"
+    assert run(sessions, oracle).summary["recall_by_cell"]["kind=status"]["estimate"] == 1.0
+    known = graded([labelled("ann", 0, {"m1": "Ann sings"}, [none("m1", "Ann sings"), add("Ann rows", "rows")])])
+    assert run(known, oracle).summary["recall_by_cell"]["kind=event"]["count"] == 1, "of what is known nothing is due"
 
 
 def test_paired_differences_by_hand() -> None:

@@ -74,7 +74,7 @@ def test_the_table_names_every_row(summaries: dict[str, dict]) -> None:
 def test_rewards_by_difficulty_of_every_row(summaries: dict[str, dict]) -> None:
     found = rows(summaries)
     cells = cell_rows(found)
-    assert list(cells) == ["signal", "rivals", "provenance", "time", "chain", "noise", "bank"]
+    assert list(cells) == ["signal", "rivals", "provenance", "time", "kind", "chain", "noise", "bank"]
     implied = cells["signal"][1]
     assert (implied.value, implied.sessions) == ("implied", 3)
     by_name = dict(zip([row.name for row in found], implied.rewards, strict=True))

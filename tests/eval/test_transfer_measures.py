@@ -337,8 +337,10 @@ def test_systems_without_a_model_and_the_markdown_table_of_several(
 ) -> None:
     copied = scores(run("system=copy_all", out="copier"), "locomo")
     assert copied["system/f1"] == copied["copy_all/f1"] and copied["system/found"] == copied["first_k/found"]
+    assert copied["evidence@250"] == copied["first_k/evidence@250"] == copied["random_k/evidence@250"] > 0
     assert copied["idle/silent"] == 0.0  # the last session has no point, and is copied all the same
-    assert "idle/silent" not in scores(run("system=naive_rag", out="rag"), "locomo")
+    searched = scores(run("system=naive_rag", out="rag"), "locomo")
+    assert "idle/silent" not in searched and "first_k/evidence@250" not in searched and searched["evidence@250"] > 0
     assert command.table([tmp_path / "copier", tmp_path / "rag"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines if "**" in line] == [

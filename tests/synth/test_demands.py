@@ -13,10 +13,11 @@ from handmade import edit, span
 from offline_people import Recorder, life, shape
 
 from deltamem.memory import Event, wordings
+from deltamem.sessions import FactKind
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.demands import Candidate, Chain, RevisionPlanner, is_newcomer, plan_asides, plan_facts
-from synth.records import AsideKind, Fact, FactChange, FactKind, FactOrigin
+from synth.records import AsideKind, Fact, FactChange, FactOrigin
 from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
 
 SHAPE = shape("demanding")
@@ -254,7 +255,7 @@ def test_the_kind_of_a_fact_is_known_in_its_session(lives):
             for fact, plan in zip(answer.facts, task.plans, strict=True)
         }
         told = [fact for session in person.sessions for fact in session.facts if fact.origin is FactOrigin.FILLING]
-        assert told and {fact.text: fact.kind for fact in told}.items() <= planned.items()
+        assert told and {fact.text: fact.difficulty.kind for fact in told}.items() <= planned.items()
         assert None not in planned.values()
 
 

@@ -16,7 +16,7 @@ from synth_runs import synth
 from deltamem.config import composed
 from deltamem.embedding import CachedEmbedder
 from deltamem.memory import Event
-from deltamem.sessions import LabelledSession, read_sessions
+from deltamem.sessions import FactKind, LabelledSession, read_sessions
 from synth.assembly import labelled_sessions
 from synth.config import Shape
 from synth.everyday.life import Life
@@ -24,7 +24,7 @@ from synth.everyday.person import write_life
 from synth.everyday.scenes import scenes
 from synth.names import RealNames
 from synth.output.probe import find
-from synth.records import FactKind, Person, Persona
+from synth.records import Person, Persona
 from synth.validators.session import judge_chain
 
 

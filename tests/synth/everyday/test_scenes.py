@@ -9,10 +9,10 @@ from datetime import date, datetime
 import pytest
 from pydantic import ValidationError
 
+from deltamem.sessions import FactKind
 from synth.everyday.cast import LifeCast
 from synth.everyday.check import problems
 from synth.everyday.scenes import AuthoredScene, draw, phrases, satisfied, scenes, scenes_of
-from synth.records import FactKind
 
 TODAY = date(2026, 5, 20)
 
