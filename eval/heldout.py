@@ -32,7 +32,6 @@ from deltamem.episode import (
 )
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import RESAMPLES, Interval, bootstrap_interval, interval_text
-from deltamem.memory import Event
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.progress import ProgressDisplay
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
@@ -41,8 +40,8 @@ from eval.config import AssistedSettings, EndpointSettings
 from eval.policy import policy_folder, served_model, training_departures
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
-from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
-from rewards.reward import DEFAULT_OPTIONS, RewardOptions, TransitionScore, score
+from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, due_memories, total_counts
+from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -210,7 +209,7 @@ async def evaluate(
         }
         if labelled.difficulty is not None:
             scored["cells"] = list(labelled.difficulty.cells())
-            scored["due"] = _due(labelled, total.transition)
+            scored["due"] = due_memories(labelled, total.transition)
         done = trajectory_fields(trajectory)
         if not isinstance(config, EpisodeConfig):
             # Answers in worked examples are not the model's: its own end the questions, which begin with a system message.
@@ -236,17 +235,6 @@ async def evaluate(
         "provenance": made_with | dict(provenance or {}),
     }
     return HeldoutResult(records, summary)
-
-
-def _due(labelled: LabelledSession, found: TransitionScore) -> list[dict[str, Any]]:
-    """The memories that the target adds or rewrites, with the score of what was found for each."""
-    assert labelled.difficulty is not None
-    scores = {(pair.target.id, pair.target.text): pair.score for pair in found.pairs}
-    return [
-        {"cells": list(difficulty.cells()), "score": scores.get((operation.target_memory_id, operation.text), 0.0)}
-        for operation, difficulty in zip(labelled.operations, labelled.difficulty.operations, strict=True)
-        if operation.event is not Event.NONE
-    ]
 
 
 Record = Mapping[str, Any]

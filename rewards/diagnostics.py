@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from deltamem.episode import Trajectory, Violation
 from deltamem.memory import Event, MemoryState, Operation
@@ -58,6 +59,22 @@ def count(labelled: LabelledSession, trajectory: Trajectory, transition: Transit
     for violation in trajectory.violations:
         counts[f"{VIOLATION_PREFIX}{violation}"] += 1
     return counts | _count_operations(labelled, trajectory.operations or (), transition)
+
+
+def due_memories(labelled: LabelledSession, transition: TransitionScore) -> list[dict[str, Any]]:
+    """The memories that the target adds or rewrites, of a session with a difficulty.
+
+    Returns:
+        Of each ``cells`` of its difficulty, and ``score`` of the predicted memory that stands for it, 0 without one.
+    """
+    if labelled.difficulty is None:
+        return []
+    scores = {(pair.target.id, pair.target.text): pair.score for pair in transition.pairs}
+    return [
+        {"cells": list(difficulty.cells()), "score": scores.get((operation.target_memory_id, operation.text), 0.0)}
+        for operation, difficulty in zip(labelled.operations, labelled.difficulty.operations, strict=True)
+        if operation.event is not Event.NONE
+    ]
 
 
 def _count_operations(

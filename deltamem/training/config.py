@@ -21,6 +21,9 @@ from deltamem.embedding import EmbedderSettings
 from deltamem.episode import EpisodeSettings, Scorer
 from deltamem.errors import DeltaMemError
 
+CONFIG_FILE = "config.yaml"
+"""In the folder of a stage: the configuration that it was given."""
+
 
 def register_search_path() -> None:
     """Make known what ``configs/`` uses besides Hydra's own; call it before anything is composed.

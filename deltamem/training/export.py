@@ -3,6 +3,7 @@
 python -m deltamem.training.export runs/qwen8b --out policy                         # the best by held-out reward
 python -m deltamem.training.export runs/qwen8b --step 60 --out policy --push me/memory-8b     # and to a hub
 python -m deltamem.training.export runs/smol --out policy --measured runs/trained runs/locomo     # and figures in the card
+python -m deltamem.training.export runs/short --step 0 --out policy                 # what the warm start made, before GRPO
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from deltamem.training.checkpoints import (
     step_of,
     whole_folder,
 )
-from deltamem.training.config import moved
+from deltamem.training.config import CONFIG_FILE, moved
 from deltamem.training.measured import read_measured
 from deltamem.training.model_card import model_card, run_episode
 
@@ -42,7 +43,8 @@ _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Choice = int | Literal["best", "newest"]
-"""A complete checkpoint: of a step, the best by held-out reward (the newest where no step was validated), or the newest."""
+"""A complete checkpoint: of a step (0: the warm start's model), the best by held-out reward (the newest where no step was
+validated), or the newest."""
 
 
 def export_weights(checkpoint: Path, target: Path, base: str, precision: Precision = "auto") -> None:
@@ -55,9 +57,7 @@ def export_weights(checkpoint: Path, target: Path, base: str, precision: Precisi
 
     actor = checkpoint / "actor"
     state = _without_adapters(merged_state(actor), actor, base)
-    parameters = sum(tensor.numel() for tensor in state.values())
-    small = parameters < _FLOAT32_BELOW if precision == "auto" else precision == "float32"
-    dtype = torch.float32 if small else torch.bfloat16
+    dtype = _dtype(sum(tensor.numel() for tensor in state.values()), precision)
     shutil.copytree(actor / "huggingface", target, dirs_exist_ok=True)
     config = AutoConfig.from_pretrained(target)
     with torch.device("meta"):
@@ -67,6 +67,20 @@ def export_weights(checkpoint: Path, target: Path, base: str, precision: Precisi
     if (target / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(target)
     model.save_pretrained(target)
+
+
+def copy_weights(model: Path, target: Path, precision: Precision = "auto") -> None:
+    """Write a model's folder into another one, in a precision as in `export_weights`."""
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(model, target, ignore=shutil.ignore_patterns("*.safetensors*"), dirs_exist_ok=True)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto", local_files_only=True)
+    loaded.to(_dtype(loaded.num_parameters(), precision)).save_pretrained(target)
+
+
+def _dtype(parameters: int, precision: Precision) -> torch.dtype:
+    small = parameters < _FLOAT32_BELOW if precision == "auto" else precision == "float32"
+    return torch.float32 if small else torch.bfloat16
 
 
 def merged_state(actor: Path) -> dict[str, Tensor]:
@@ -131,35 +145,41 @@ def _plain(name: str) -> str:
 
 def export_run(
     run: Path, target: Path, *, step: Choice = "best", precision: Precision = "auto", measured: Iterable[Path] = ()
-) -> Path:
+) -> int:
     """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 
     Args:
         run: The run folder.
         target: The folder.
-        step: Which checkpoint.
+        step: Which checkpoint; 0 is the model that the warm start made.
         precision: See `export_weights`.
         measured: Result folders of evaluations of the same weights, whose figures the card shows.
 
     Returns:
-        The checkpoint that was exported.
+        The step that was exported.
     """
     found = read_measured(measured)
-    checkpoint = find_checkpoint(run, step)
-    path = run / "grpo" / "config.yaml"
+    checkpoint = run / "warm_start" / "model" if step == 0 else find_checkpoint(run, step)
+    if step == 0 and not checkpoint.is_dir():
+        raise DeltaMemError(f"{checkpoint}: no such folder; step 0 is the model of a finished warm start")
+    path = run / ("warm_start" if step == 0 else "grpo") / CONFIG_FILE
     if not path.is_file():
         raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
     written: Any = OmegaConf.to_container(OmegaConf.load(path))
     # The run's folder may have been moved since.
     config = OmegaConf.create(moved(written, str(written["deltamem"].get("out", run)), str(run.absolute())))
+    exported = 0 if step == 0 else step_of(checkpoint)
     with whole_folder(target, "policy") as folder:
-        export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
+        if step == 0:
+            copy_weights(checkpoint, folder, precision)
+        else:
+            export_weights(checkpoint, folder, str(config.actor_rollout_ref.model.path), precision)
         trained = config.deltamem
         save_episode_config(folder, run_episode(config), str(trained.embedder.name), int(trained.turn_tokens))
         found.check(weights_sha256(folder))
-        card = model_card(run, config, step_of(checkpoint), target.name, found)
+        card = model_card(run, config, exported, target.name, found)
         (folder / "README.md").write_text(card, encoding="utf-8")
-    return checkpoint
+    return exported
 
 
 def find_checkpoint(run: Path, step: Choice) -> Path:
@@ -169,7 +189,8 @@ def find_checkpoint(run: Path, step: Choice) -> Path:
         best = best_complete(folder, heldout_rewards(run)) if step == "best" else None
         checkpoint = best or latest_complete(folder)
         if checkpoint is None:
-            raise DeltaMemError(f"{folder}: no complete checkpoint to export; set trainer.save_freq")
+            started = "; --step 0 exports the model of the warm start" if (run / "warm_start" / "model").is_dir() else ""
+            raise DeltaMemError(f"{folder}: no complete checkpoint to export; set trainer.save_freq{started}")
         return checkpoint
     checkpoint = folder / f"global_step_{step}"
     if not is_whole(checkpoint):
@@ -186,7 +207,8 @@ def main(arguments: Sequence[str]) -> int:
         "--step",
         type=_choice,
         default="best",
-        help="of the checkpoint: a number, newest, or best (the default) by held-out reward among those that were kept",
+        help="of the checkpoint: a number (0: the warm start's model), newest, or best (the default) by held-out reward "
+        "among those that were kept",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="precision of the weights")
@@ -206,13 +228,12 @@ def main(arguments: Sequence[str]) -> int:
         # Before the weights are written: a name or a token that the hub does not take costs no minutes.
         with _hub(given.push) as hub:
             hub.create_repo(given.push, private=True, exist_ok=True)
-    checkpoint = export_run(given.run, given.out, step=given.step, precision=given.dtype, measured=given.measured)
-    print(f"{given.out}: {checkpoint.name}")
+    step = export_run(given.run, given.out, step=given.step, precision=given.dtype, measured=given.measured)
+    print(f"{given.out}: step {step}")
     if given.push is not None:
         with _hub(given.push, f"; {given.out} is complete, push it with: hf upload {given.push} {given.out}") as hub:
-            commit = hub.upload_folder(
-                repo_id=given.push, folder_path=given.out, commit_message=f"DeltaMem policy, {checkpoint.name}"
-            )
+            message = f"DeltaMem policy, step {step}"
+            commit = hub.upload_folder(repo_id=given.push, folder_path=given.out, commit_message=message)
         print(commit.commit_url)
     return 0
 

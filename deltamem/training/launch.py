@@ -30,7 +30,7 @@ from deltamem.training.checkpoints import (
     step_of,
 )
 from deltamem.training.cluster import worker_path
-from deltamem.training.config import EPISODE_SHARE, WARM_START_MAY_CHANGE, TrainSettings, moved
+from deltamem.training.config import CONFIG_FILE, EPISODE_SHARE, WARM_START_MAY_CHANGE, TrainSettings, moved
 from deltamem.training.data import AGENT_NAME, count_rows
 from deltamem.training.gates import Gates
 from deltamem.training.interruption import NOT_FINISHED, blocked, locked, on_request
@@ -124,7 +124,7 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
         env = environment(settings, log.with_suffix(".jsonl"))
         write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
-        write_yaml(settings.out / "grpo" / "config.yaml", _for_verl(config, last, env, validates))
+        write_yaml(settings.out / "grpo" / CONFIG_FILE, _for_verl(config, last, env, validates))
         code, gate = _train(config, settings, GrpoProgress(console, total, start), metrics, log, env, lock)
         if code == NOT_FINISHED and gate is not None:
             raise TrainingFailedError(f"GRPO was stopped at a gate, with what it has learned saved: {gate}")
@@ -238,7 +238,7 @@ def _train(
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
         with blocked(signal.SIGUSR1):
             child = subprocess.Popen(
-                [sys.executable, "-m", "deltamem.training.trainer_process", str(settings.out / "grpo" / "config.yaml")],
+                [sys.executable, "-m", "deltamem.training.trainer_process", str(settings.out / "grpo" / CONFIG_FILE)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # The child ends when this is closed, which the kernel also does for a launcher that was killed.

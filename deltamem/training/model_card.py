@@ -34,6 +34,7 @@ _SETTINGS = (
 )
 """What differs between runs; the card lists it."""
 _CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
+_WARM_START_CURVES = {"accuracy": "share of tokens foretold", "heldout/accuracy": "the same, held-out sessions"}
 _NEVER = ("Other languages, safety and bias.", "Rewards compare operations with the labelled ones of synthetic sessions.")
 _Rows = Iterable[tuple[Any, ...]]
 
@@ -57,12 +58,9 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: 
     training: _Rows = [
         ("base model", started),
         ("licence of the base", licence or "unknown: its files do not name one; find out before you pass this on"),
-        (
-            "warm start",
-            "none" if OmegaConf.select(config, "deltamem.warm_start") is None else "on target trajectories, supervised",
-        ),
+        ("warm start", _warm_start(config)),
         ("trained weights", f"LoRA of rank {model.lora_rank}, added to the base" if model.get("lora_rank") else "all"),
-        ("steps", f"{step} of {steps}"),
+        ("steps of GRPO", f"{step} of {steps}" if step else "none"),
         ("thinking", "yes" if episode.thinking else "no"),
     ]
     sessions = Path(config.deltamem.sessions)
@@ -81,12 +79,13 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: 
     # JSON strings are YAML strings, whatever they contain.
     front = [f"license: {json.dumps(licence or 'unknown')}"]
     front += [] if own or (local and not origin) else [f"base_model: {json.dumps(str(origin or model.path))}"]
-    front += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
+    tags = ", ".join(("deltamem", "memory", *(("grpo",) if step else ()), "agent"))
+    front += ["library_name: transformers", "pipeline_tag: text-generation", f"tags: [{tags}]"]
     parts = [
         "\n".join(["---", *front, "---"]),
         f"# DeltaMem policy: {config.trainer.experiment_name}, step {step}",
         "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
-        "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
+        f"answers with ADD, UPDATE and NONE operations. {'Trained with GRPO' if step else 'Fine-tuned on labels'} by "
         "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
         "## Use\n\n" + _use(config, episode, folder),
         "## Training\n\n" + table(["", ""], training),
@@ -145,6 +144,15 @@ def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
     )
 
 
+def _warm_start(config: DictConfig) -> str:
+    """What was done before GRPO."""
+    start = OmegaConf.select(config, "deltamem.warm_start")
+    if start is None:
+        return "none"
+    layers = f", the last {start.layers} layers" if start.get("layers") else ""
+    return f"{start.steps} steps on target trajectories, supervised{layers}"
+
+
 def _settings(config: DictConfig) -> _Rows:
     for key in _SETTINGS:
         value = OmegaConf.select(config, key)
@@ -155,10 +163,11 @@ def _settings(config: DictConfig) -> _Rows:
 
 
 def _results(run: Path, step: int, heldout_sessions: int | None) -> str:
-    records = read_metrics(run / "metrics.jsonl")
-    metrics = [line for line in records if line["step"] <= step]
+    """The figures of GRPO up to its step, of the warm start before its first."""
+    records = read_metrics(run / ("metrics.jsonl" if step else "warm_start.jsonl"))
+    metrics = [line for line in records if not step or line["step"] <= step]
     rows = []
-    for name, title in _CURVES.items():
+    for name, title in (_CURVES if step else _WARM_START_CURVES).items():
         if found := [(line["step"], line[name]) for line in metrics if name in line]:
             count = heldout_sessions if name == "heldout/reward" else ""
             (first, begin), (last, end) = found[0], found[-1]

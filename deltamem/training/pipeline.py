@@ -19,8 +19,9 @@ from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RunStoppedError, Stage, changed_stage, config_hash, file_sha256, unfinished
 from deltamem.training import data, machine, models, resources, token_limits
-from deltamem.training.checkpoints import heldout_rewards, latest_complete, step_of, whole_folder
+from deltamem.training.checkpoints import heldout_rewards, latest_complete, whole_folder
 from deltamem.training.config import (
+    CONFIG_FILE,
     WARM_START_MAY_CHANGE,
     SupervisedConfig,
     TinyModelConfig,
@@ -30,7 +31,7 @@ from deltamem.training.config import (
 )
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.interruption import apart, on_request
-from deltamem.training.launch import leaves, run_grpo
+from deltamem.training.launch import leaves, run_grpo, write_yaml
 from deltamem.training.metrics import MetricsFile, StageProgress
 
 LENGTHS_FILE = "lengths.json"
@@ -134,7 +135,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         listed.append(Stage("model", size, partial(_make_model, settings, settings.model), out / "model"))
     if isinstance(start, WarmStartConfig):
         taught = {**episode, "warm_start": start.model_dump(mode="json", exclude_unset=True)}
-        listed.append(Stage("warm_start", taught, partial(_teach, settings, start, console), _warm_model(settings)))
+        listed.append(Stage("warm_start", taught, partial(_teach, config, settings, start, console), _warm_model(settings)))
     # A pretrained model has its tokenizer before the warm start; what does not fit is then found before its minutes.
     if settings.limits.fit:
         limits = {"limits": settings.limits.model_dump(), **_reading(config, settings)}
@@ -214,7 +215,7 @@ def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str
     return path if path is None or settings.model is not None else models.content(path, weights=weights)
 
 
-def _teach(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
+def _teach(config: DictConfig, settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
     """The warm start of the model that the run has made."""
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -235,7 +236,7 @@ def _teach(settings: TrainSettings, options: WarmStartConfig, console: Console) 
 
         episode = settings.episode.config()
         train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
-    _save_warm_start(settings, model, tokenizer)
+    _save_warm_start(config, settings, model, tokenizer)
 
 
 def _tune(config: DictConfig, settings: TrainSettings, identity: str, console: Console) -> None:
@@ -294,7 +295,8 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
         raise RunStoppedError(
             f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
         )
-    _save_warm_start(settings, tuning.finish(), models.load_tokenizer(start), warm_start_card(start.path, options.steps))
+    card = warm_start_card(start.path, options.steps)
+    _save_warm_start(config, settings, tuning.finish(), models.load_tokenizer(start), card)
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -307,11 +309,15 @@ def _use_cpu(settings: TrainSettings) -> None:
     torch.set_float32_matmul_precision("medium")
 
 
-def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
+def _save_warm_start(
+    config: DictConfig, settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None
+) -> None:
+    """The model with what an export of it needs."""
+    write_yaml(_warm_model(settings).with_name(CONFIG_FILE), OmegaConf.to_container(config, resolve=True))
     with whole_folder(_warm_model(settings)) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        save_episode_config(folder, settings.episode.config(), settings.embedder.name)
+        save_episode_config(folder, settings.episode.config(), settings.embedder.name, settings.turn_tokens)
         if card is not None:
             (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -342,7 +348,7 @@ def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Trai
 def _export(run: Path, console: Console) -> None:
     from deltamem.training.export import export_run
 
-    step, rewards = step_of(export_run(run, run / "policy")), heldout_rewards(run)
+    step, rewards = export_run(run, run / "policy"), heldout_rewards(run)
     if (reward := rewards.get(step)) is None:
         console.print(f"export: step {step}, the newest", soft_wrap=True)
     else:

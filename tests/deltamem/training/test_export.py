@@ -130,7 +130,11 @@ def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -
     assert "0.900" not in body, "a later step is not this policy's"
     assert "--embedder Qwen3-Embedding-0.6B\n" in body and "checkpoint=policy sessions=FILE" in body
     assert "max_new_tokens=200\n" in body and "manager.checkpoint=policy manager.max_tokens=200\n" in body
-    assert "| steps | 2 of 36 |" in body and "--max-model-len 768\n" in body and "prompt manager_compact, sha256" in body
+    assert (
+        "| steps of GRPO | 2 of 36 |" in body
+        and "--max-model-len 768\n" in body
+        and "prompt manager_compact, sha256" in body
+    )
     (base := run / "base").mkdir()
     (base / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a]\n---\n# Base\n")
     front, body = card(deltamem__episode__thinking=False, actor_rollout_ref__model__path=str(base))
@@ -220,7 +224,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, model_folder: 
 def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
     assert main([str(run), "--step", "2", "--out", str(tmp_path / "new"), "--dtype", "bfloat16"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'new'}: global_step_2\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'new'}: step 2\n"
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
     for folder, options, said in (
         (run, ["--step", "2", "--out", "new"], "is there already"),
@@ -250,10 +254,45 @@ def test_the_best_checkpoint_is_exported_and_the_newest_on_request(
         file.writelines(json.dumps({"step": step, "heldout/reward": 1.0 / step}) + "\n" for step in (2, 4))
     assert main([str(run), "--out", str(tmp_path / "best")]) == 0
     exported = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert exported == [f"global_step_{step}" for step in (4, 4, 2, 2)], "the newest where no step was validated"
+    assert exported == ["4", "4", "2", "2"], "the newest where no step was validated"
     flatters = "Of 2 validated steps this one has the highest held-out reward"
     assert flatters in (tmp_path / "best" / "README.md").read_text()
     assert flatters not in model_card(run, OmegaConf.load(run / "grpo" / "config.yaml"), 4, "policy")
+
+
+def test_what_a_warm_start_made_is_exported_before_any_grpo(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, model_folder, {})
+    (run / "grpo").rename(run / "warm_start")
+    shutil.rmtree(run / "warm_start" / "checkpoints")
+    arguments = [str(run), "--step", "0", "--out", str(tmp_path / "policy")]
+    with pytest.raises(DeltaMemError, match="step 0 is the model of a finished warm start"):
+        main(arguments)
+    folder, warm = run / "warm_start", trained(model_folder)
+    warm.save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(model_folder).save_pretrained(folder / "model")
+    config = OmegaConf.load(folder / "config.yaml")
+    OmegaConf.update(config, "deltamem.warm_start", {"steps": 9, "layers": 2})
+    OmegaConf.save(config, folder / "config.yaml")
+    lines = [{"step": 1, "accuracy": 0.25}, {"step": 9, "accuracy": 0.5, "heldout/accuracy": 0.75}]
+    (run / "warm_start.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DeltaMemError, match=r"no complete checkpoint .*--step 0 exports the model of the warm start"):
+        main([str(run), "--out", str(tmp_path / "policy")])
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'policy'}: step 0\n"
+    policy = tmp_path / "policy"
+    with torch.no_grad():
+        assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(policy).eval()), logits(warm))
+    assert load_trained(policy).turn_tokens == 200
+    card = (policy / "README.md").read_text()
+    assert "| warm start | 9 steps on target trajectories, supervised, the last 2 layers |" in card
+    assert "Fine-tuned on labels by" in card and "| steps of GRPO | none |" in card and "grpo" not in card.split("---")[1]
+    assert "| share of tokens foretold | 0.250 (step 1) | 0.500 (step 9) |" in card and "0.750 (step 9)" in card
+    assert main([*arguments[:-1], str(tmp_path / "again")]) == 0
+    assert file_sha256(policy / "model.safetensors") == file_sha256(tmp_path / "again" / "model.safetensors"), (
+        "can be measured"
+    )
 
 
 @pytest.fixture

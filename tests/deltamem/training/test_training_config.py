@@ -36,9 +36,9 @@ def listed(group: str) -> list[str]:
 
 
 EXPERIMENTS = listed("experiment")
-ON_CPU = {"tiny": 1, "smollm135m": 2}
+ON_CPU = {"tiny": 1, "smollm135m": 2, "smollm135m_everyday": 2}
 """Experiments that are cut to two cores, and how many memories a search finds."""
-GROUPS = {"smollm135m": 4}
+GROUPS = {"smollm135m": 4, "smollm135m_everyday": 4}
 """Experiments whose groups are smaller than the paper's 8."""
 CHANGES = [(group, name) for group in ("ablation", "algorithm", "variant") for name in listed(group)]
 

@@ -40,6 +40,7 @@ from deltamem.training.token_limits import Limits
 
 torch = lazy("torch")
 warm_start = lazy("deltamem.training.warm_start")
+export = lazy("deltamem.training.export")
 AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM = names(
     "transformers", "AutoModelForCausalLM GraniteConfig GraniteForCausalLM LlamaConfig LlamaForCausalLM"
 )
@@ -321,7 +322,10 @@ def test_the_stage_goes_on_and_grpo_starts_from_its_model(tmp_path, start, monke
     assert [record["step"] for record in records] == list(range(7))
     model = AutoModelForCausalLM.from_pretrained(found.output)
     assert model.config.model_type == "llama" and not (out / "warm_start" / CHECKPOINT).exists()
-    assert json.loads((found.output / "episode.json").read_text())["thinking"] is False
+    noted = json.loads((found.output / "episode.json").read_text())
+    assert (noted["thinking"], noted["turn_tokens"]) == (False, settings.turn_tokens)
+    assert export.export_run(out, tmp_path / "policy", step=0) == 0
+    assert "| warm start | 6 steps on target trajectories" in (tmp_path / "policy" / "README.md").read_text()
     assert front_matter(found.output) == {"license": "apache-2.0", "base_model": "someone/small"}
     assert pipeline.final(config, settings)[0].actor_rollout_ref.model.path == str(found.output)
     assert config.actor_rollout_ref.model.path == str(start), "the preflight looks at what there is"
