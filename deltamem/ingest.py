@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from deltamem.assisted import AssistedConfig, AssistedEpisode, begin_episode
 from deltamem.bank.base import Hit, OverlayBank
 from deltamem.bank.store import MemoryStore, UserStore
-from deltamem.dedup import KnownTexts, drop_known, mark_recalled
+from deltamem.dedup import Corrected, KnownTexts, drop_known, mark_recalled
 from deltamem.embedding import Vectors
 from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.errors import ContextLengthError
@@ -198,24 +197,11 @@ class SessionReader:
             if trajectory is None:
                 reading.readable = False
                 return reading
-            operations = trajectory.operations or ()
-            if self._safeguards and self.mode == "react":  # An assisted episode does so before it compares facts
-                own_words = OwnWords(NamedDialogue.of(part.session))
-                supported = keep_supported(operations, own_words, self._support, view.state, partial(self._is_stored, known))
-                reading.violations.update({str(name): count for name, count in supported.notes.items()})
-                operations = supported.operations
-            vectors, neighbours = await asyncio.to_thread(self._place, operations, view)
-            if self._safeguards:
-                remaining = drop_known(
-                    operations,
-                    known=known,
-                    neighbours=neighbours,
-                    dialogue=part.session.dialogue,
-                    person_name=session.person_name,
-                    earlier_text=self._owned.journal.text_owner,
-                )
-                reading.violations.update({str(name): count for name, count in remaining.notes.items()})
-                operations = remaining.operations
+            supported = self._supported(trajectory.operations or (), part.session, view.state, known)
+            vectors, neighbours = await asyncio.to_thread(self._place, supported.operations, view)
+            remaining = self._unknown(supported.operations, part.session, known, neighbours)
+            reading.violations.update({str(name): count for name, count in (supported.notes + remaining.notes).items()})
+            operations = remaining.operations
             finder = SourceFinder(part.session.dialogue, session.person_name)
             sources = [_sources(operation, view.state, part, finder) for operation in operations]
             step = take_step(view.state, operations, session.time, new_ids, sources, session.metadata)
@@ -276,9 +262,33 @@ class SessionReader:
             problem = episode.problem
         return None
 
-    def _is_stored(self, known: KnownTexts, text: str) -> bool:
-        """Whether a memory has a text, or had it."""
-        return bool(known.ids(text)) or self._owned.journal.text_owner(text) is not None
+    def _supported(
+        self, operations: tuple[Operation, ...], said: Session, state: MemoryState, known: KnownTexts
+    ) -> Corrected:
+        """What the person said; an assisted episode has looked before it compared facts."""
+        if not self._safeguards or self.mode == "assisted":
+            return Corrected(operations, Counter())
+
+        def stored(text: str) -> bool:
+            """Whether a memory has a text, or had it."""
+            return bool(known.ids(text)) or self._owned.journal.text_owner(text) is not None
+
+        return keep_supported(operations, OwnWords(NamedDialogue.of(said)), self._support, state, stored)
+
+    def _unknown(
+        self, operations: tuple[Operation, ...], said: Session, known: KnownTexts, neighbours: Mapping[int, list[Hit]]
+    ) -> Corrected:
+        """What is not known yet; `neighbours` are the memories nearest to each addition, by its index."""
+        if not self._safeguards:
+            return Corrected(operations, Counter())
+        return drop_known(
+            operations,
+            known=known,
+            neighbours=neighbours,
+            dialogue=said.dialogue,
+            person_name=said.person_name,
+            earlier_text=self._owned.journal.text_owner,
+        )
 
     # In a thread, both: the embedding model computes, and a bank may ask a server.
 
