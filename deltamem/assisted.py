@@ -325,11 +325,7 @@ class AssistedEpisode(EpisodeLog):
                 kept[normalised(fact)] = self._own_words.quote(fact)  # A line that was copied does not say whose it is
             else:
                 kept[normalised(fact)] = fact
-        for fact in invented:
-            said = self._own_words.sentence(fact, kept.values())
-            if said is not None:
-                kept.setdefault(normalised(said), self._own_words.quote(said))
-        return list(kept.values())
+        return [*kept.values(), *self._own_words.quotations(invented, kept.values())]
 
     def _read_judgements(self, text: str) -> dict[int, _Judgement]:
         """By place of a fact what the model says of it; facts of which nothing can be read are new."""

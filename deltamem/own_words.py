@@ -175,6 +175,20 @@ class OwnWords:
         """A sentence of the person as a memory."""
         return f'{self._person}{SAID}{said}"'
 
+    def quotations(self, invented: Iterable[str], kept: Iterable[str]) -> list[str]:
+        """In place of facts that were made up, what the person says of them, each once.
+
+        Args:
+            invented: What the model wrote and the person did not say.
+            kept: What is written, which no quotation repeats.
+        """
+        told, new = list(kept), list[str]()
+        for fact in invented:
+            if (said := self.sentence(fact, told)) is not None:
+                told.append(self.quote(said))
+                new.append(told[-1])
+        return new
+
     def refusal(self, fact: str, least: float, known: str = "") -> Adjustment | None:
         """Why a fact is not kept as a model wrote it, if so.
 
@@ -235,11 +249,8 @@ def keep_supported(
                 invented.append(operation.text)
         else:
             kept.append(operation)
-    for text in invented:
-        said = own_words.sentence(text, [operation.text for operation in kept])
-        if said is not None:
-            kept.append(Operation(Event.ADD, own_words.quote(said)))
-    return Corrected(tuple(kept), notes)
+    quotations = own_words.quotations(invented, [operation.text for operation in kept])
+    return Corrected((*kept, *(Operation(Event.ADD, text) for text in quotations)), notes)
 
 
 def _marked_names(text: str) -> frozenset[str]:
