@@ -44,8 +44,8 @@ export = lazy("deltamem.training.export")
 AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM = names(
     "transformers", "AutoModelForCausalLM GraniteConfig GraniteForCausalLM LlamaConfig LlamaForCausalLM"
 )
-Example, Tuning, check, examples, next_token_losses, pad, plan = names(
-    "deltamem.training.warm_start", "Example Tuning check examples next_token_losses pad plan"
+Example, Tuning, check, examples, faster_in_bfloat16, next_token_losses, pad, plan = names(
+    "deltamem.training.warm_start", "Example Tuning check examples faster_in_bfloat16 next_token_losses pad plan"
 )
 
 CHECKPOINT = "checkpoint.pt"
@@ -475,3 +475,21 @@ def test_the_pretrained_model_knows_more_than_chance_and_learns(tmp_path: Path) 
     before, *_, after = [json.loads(line) for line in (tmp_path / "run" / "warm_start.jsonl").read_text().splitlines()]
     assert before["heldout/accuracy"] > 0.3
     assert after["heldout/accuracy"] > before["heldout/accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("device", "cpu", "faster"),
+    [
+        ("cuda", {}, True),
+        ("cpu", {"cpu_name": "AMD EPYC", "avx512_bf16": True}, True),
+        ("cpu", {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ("cpu", {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),  # Half as fast
+        ("cpu", {"cpu_name": "Intel Xeon"}, False),
+        ("cpu", {}, False),
+    ],
+)
+def test_products_are_rounded_only_where_that_is_faster(
+    device: str, cpu: dict[str, Any], faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
+    assert faster_in_bfloat16(device) is faster
