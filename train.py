@@ -88,7 +88,10 @@ def _run(config: DictConfig, settings: TrainSettings, only: list[str] | None, co
         console.print(str(stopped), soft_wrap=True)
         return NOT_FINISHED
     if left := unfinished(todo, markers):
-        console.print(f"stages: yet to run are {', '.join(left)}; the same command without stages= goes on with them")
+        if "warm_start" in seconds:
+            console.print(f"warm start: {settings.out / 'warm_start' / 'model'}", soft_wrap=True)
+        later = f"stages: yet to run are {', '.join(left)}; the same command with stages=null goes on with them"
+        console.print(later, soft_wrap=True)
         return 0
     with atomic_writer(settings.out / "train.json") as file:
         made = {"seconds": seconds, "seed": settings.seed, "git_commit": git_commit(), "versions": versions()}

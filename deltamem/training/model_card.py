@@ -32,7 +32,9 @@ _SETTINGS = (
     "deltamem.seed",
     "deltamem.embedder.name",
 )
-"""What differs between runs; the card lists it."""
+"""What differs between runs of GRPO; the card lists it."""
+_WARM_START_SETTINGS = ("deltamem.warm_start", "deltamem.seed", "deltamem.embedder.name")
+"""The same of a model before GRPO."""
 _CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
 _WARM_START_CURVES = {"accuracy": "share of tokens foretold", "heldout/accuracy": "the same, held-out sessions"}
 _NEVER = ("Other languages, safety and bias.", "Rewards compare operations with the labelled ones of synthetic sessions.")
@@ -55,14 +57,16 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: 
     started = (
         "none: made from scratch in the run" if own else origin or (f"a folder named {base.name}" if local else model.path)
     )
-    training: _Rows = [
+    training: list[tuple[Any, ...]] = [
         ("base model", started),
         ("licence of the base", licence or "unknown: its files do not name one; find out before you pass this on"),
         ("warm start", _warm_start(config)),
-        ("trained weights", f"LoRA of rank {model.lora_rank}, added to the base" if model.get("lora_rank") else "all"),
         ("steps of GRPO", f"{step} of {steps}" if step else "none"),
         ("thinking", "yes" if episode.thinking else "no"),
     ]
+    if step:
+        rank = model.get("lora_rank")
+        training.append(("weights trained by GRPO", f"LoRA of rank {rank}, added to the base" if rank else "all"))
     sessions = Path(config.deltamem.sessions)
     counts = {sessions: None, files[0]: train, files[1]: heldout}
     data: _Rows = [
@@ -89,7 +93,8 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str, measured: 
         "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
         "## Use\n\n" + _use(config, episode, folder),
         "## Training\n\n" + table(["", ""], training),
-        "Settings of this run:\n\n" + table(["key", "value"], _settings(config)),
+        "Settings of this run:\n\n"
+        + table(["key", "value"], _settings(config, _SETTINGS if step else _WARM_START_SETTINGS)),
         "## Data\n\n" + table(["file", "rows", "sha256"], data),
         "## Results in training\n\n" + _results(run, step, heldout),
         *(["## Evaluations of these weights", *sections] if (sections := measured.sections()) else []),
@@ -150,11 +155,12 @@ def _warm_start(config: DictConfig) -> str:
     if start is None:
         return "none"
     layers = f", the last {start.layers} layers" if start.get("layers") else ""
-    return f"{start.steps} steps on target trajectories, supervised{layers}"
+    rank = f", LoRA of rank {start.lora_rank}, added to the base" if start.get("lora_rank") else ""
+    return f"{start.steps} steps on target trajectories, supervised{layers}{rank}"
 
 
-def _settings(config: DictConfig) -> _Rows:
-    for key in _SETTINGS:
+def _settings(config: DictConfig, keys: Iterable[str]) -> _Rows:
+    for key in keys:
         value = OmegaConf.select(config, key)
         if isinstance(value, DictConfig):
             yield from ((f"{key}.{name}", f"`{value[name]}`") for name in map(str, value))

@@ -132,6 +132,7 @@ def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -
     assert "max_new_tokens=200\n" in body and "manager.checkpoint=policy manager.max_tokens=200\n" in body
     assert (
         "| steps of GRPO | 2 of 36 |" in body
+        and "| weights trained by GRPO | " in body
         and "--max-model-len 768\n" in body
         and "prompt manager_compact, sha256" in body
     )
@@ -288,6 +289,7 @@ def test_what_a_warm_start_made_is_exported_before_any_grpo(
     card = (policy / "README.md").read_text()
     assert "| warm start | 9 steps on target trajectories, supervised, the last 2 layers |" in card
     assert "Fine-tuned on labels by" in card and "| steps of GRPO | none |" in card and "grpo" not in card.split("---")[1]
+    assert "| deltamem.warm_start.steps | `9` |" in card and "clip_ratio" not in card, "nothing that was not done"
     assert "| share of tokens foretold | 0.250 (step 1) | 0.500 (step 9) |" in card and "0.750 (step 9)" in card
     assert main([*arguments[:-1], str(tmp_path / "again")]) == 0
     assert file_sha256(policy / "model.safetensors") == file_sha256(tmp_path / "again" / "model.safetensors"), (
