@@ -132,7 +132,7 @@ def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -
     assert "max_new_tokens=200\n" in body and "manager.checkpoint=policy manager.max_tokens=200\n" in body
     assert (
         "| steps of GRPO | 2 of 36 |" in body
-        and "| weights trained by GRPO | " in body
+        and "| weights trained by GRPO | LoRA of rank 4, added to the base |" in body
         and "--max-model-len 768\n" in body
         and "prompt manager_compact, sha256" in body
     )
@@ -274,7 +274,7 @@ def test_what_a_warm_start_made_is_exported_before_any_grpo(
     warm.save_pretrained(folder / "model")
     AutoTokenizer.from_pretrained(model_folder).save_pretrained(folder / "model")
     config = OmegaConf.load(folder / "config.yaml")
-    OmegaConf.update(config, "deltamem.warm_start", {"steps": 9, "layers": 2})
+    OmegaConf.update(config, "deltamem.warm_start", {"steps": 9, "layers": 2, "lora_rank": 3})
     OmegaConf.save(config, folder / "config.yaml")
     lines = [{"step": 1, "accuracy": 0.25}, {"step": 9, "accuracy": 0.5, "heldout/accuracy": 0.75}]
     (run / "warm_start.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -287,7 +287,8 @@ def test_what_a_warm_start_made_is_exported_before_any_grpo(
         assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(policy).eval()), logits(warm))
     assert load_trained(policy).turn_tokens == 200
     card = (policy / "README.md").read_text()
-    assert "| warm start | 9 steps on target trajectories, supervised, the last 2 layers |" in card
+    taught = "9 steps on target trajectories, supervised, the last 2 layers, LoRA of rank 3, added to the base"
+    assert f"| warm start | {taught} |" in card
     assert "Fine-tuned on labels by" in card and "| steps of GRPO | none |" in card and "grpo" not in card.split("---")[1]
     assert "| deltamem.warm_start.steps | `9` |" in card and "clip_ratio" not in card, "nothing that was not done"
     assert "| share of tokens foretold | 0.250 (step 1) | 0.500 (step 9) |" in card and "0.750 (step 9)" in card
