@@ -1,16 +1,19 @@
-"""How likely the points of talk that is not ours are to some models: ``python -m eval.transfer.likelihood MODEL...``.
+"""How likely the points of sessions are to some models: ``python -m eval.transfer.likelihood MODEL... [SESSIONS.jsonl]``.
 
 The points of a session are written as the answer to it, without a search, and each model tells how likely their words are.
 Nothing is generated, so runs of the same training that are too short to answer, or whose answers differ by chance, can be
 told apart in minutes. What it cannot see is what a model would write, and how labels are worded counts as well as what
 they say: it compares trainings, and `eval.transfer` has the figures of a policy.
+
+The sessions are those of `eval.transfer`, or the held-out people of a file of ``python -m synth``, whose points are the
+memories to be added: by kind of fact too, which shows what a training without some kinds makes of them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from deltamem.config import composed, run_plain, validated
 from deltamem.episode import EpisodeConfig, Message, load_episode_config, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval, bootstrap_interval, interval_text
-from deltamem.sessions import Session, Turn
+from deltamem.sessions import FactKind, LabelledSession, Session, Turn, read_sessions
 from eval.transfer.data import TransferConfig, TransferPerson, read_people
 
 
@@ -33,15 +36,17 @@ class Answer:
     person: str
     messages: list[Message]
     points: tuple[str, ...]
+    kinds: tuple[FactKind | None, ...]  # Of the points; None where nobody said
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What a model gives the words of the points of an answer."""
+    """What a model gives the words of a point of an answer."""
 
     person: str
     loss: float  # Negative log-likelihood, in nats, summed over tokens
     tokens: int
+    kind: FactKind | None = None
 
 
 def answers(people: Sequence[TransferPerson], episode: EpisodeConfig) -> Iterator[Answer]:
@@ -51,11 +56,23 @@ def answers(people: Sequence[TransferPerson], episode: EpisodeConfig) -> Iterato
             if session.points:
                 turns = tuple(Turn(turn.role, turn.spoken) for turn in session.dialogue.turns)
                 asked = Session(person.store.id, person.store.owner, session.dialogue.time, turns)
-                yield Answer(person.store.id, opening_messages(asked, episode), session.points)
+                unknown = (None,) * len(session.points)
+                yield Answer(person.store.id, opening_messages(asked, episode), session.points, unknown)
 
 
-def likelihood(model: Any, tokenizer: Any, answer: Answer) -> Likelihood:
-    """What a decoder of transformers gives the points of an answer, each after those before it.
+def labelled_answers(sessions: Iterable[LabelledSession], episode: EpisodeConfig) -> Iterator[Answer]:
+    """The sessions in which memories are to be added."""
+    for labelled in sessions:
+        planned = () if labelled.difficulty is None else labelled.difficulty.operations
+        kinds = [one.kind for one in planned] or [None] * len(labelled.operations)
+        added = [(one.text, kind) for one, kind in zip(labelled.operations, kinds, strict=True) if one.event == "ADD"]
+        if added:
+            points, of = zip(*added, strict=True)
+            yield Answer(labelled.session.person_id, opening_messages(labelled.session, episode), points, of)
+
+
+def likelihood(model: Any, tokenizer: Any, answer: Answer) -> list[Likelihood]:
+    """What a decoder of transformers gives each point of an answer, after those before it.
 
     Args:
         model: With a language-modelling head.
@@ -76,12 +93,16 @@ def likelihood(model: Any, tokenizer: Any, answer: Answer) -> Likelihood:
         text += '", "event": "ADD"}, '
     read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, return_tensors="pt")
     token_ids, places = read["input_ids"], read["offset_mapping"][0].tolist()
-    chosen = [at for at, (_, end) in enumerate(places) if any(begin < end <= last for begin, last in spans)]
+    tokens = [[at for at, (_, end) in enumerate(places) if begin < end <= last] for begin, last in spans]
+    chosen = [at for of_point in tokens for at in of_point]
     with torch.no_grad():
         hidden = model.base_model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state[0]
         logits = model.get_output_embeddings()(hidden[[at - 1 for at in chosen]]).float()
-    losses = F.cross_entropy(logits, token_ids[0, chosen].to(logits.device), reduction="sum")
-    return Likelihood(answer.person, float(losses), len(chosen))
+    losses = F.cross_entropy(logits, token_ids[0, chosen].to(logits.device), reduction="none").cpu()
+    parts = losses.split([len(of_point) for of_point in tokens])
+    return [
+        Likelihood(answer.person, float(part.sum()), len(part), kind) for part, kind in zip(parts, answer.kinds, strict=True)
+    ]
 
 
 def less_than(first: Sequence[Likelihood], other: Sequence[Likelihood], *, seed: int = 0) -> Interval | None:
@@ -106,27 +127,45 @@ def measure(folder: Path, asked: Sequence[Answer]) -> list[Likelihood]:
     except (OSError, ValueError) as error:
         raise DeltaMemError(f"{folder}: no model that can be loaded ({error})") from error
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    return [likelihood(model, tokenizer, answer) for answer in track(asked, folder.name, console=Console(stderr=True))]
+    of_answers = (likelihood(model, tokenizer, answer) for answer in track(asked, str(folder), console=Console(stderr=True)))
+    return [one for found in of_answers for one in found]
+
+
+def _asked(files: Sequence[Path], settings: Sequence[str], episode: EpisodeConfig) -> list[Answer]:
+    if files and settings:
+        raise DeltaMemError(f"{files[0]}: its held-out people are asked whole; leave {settings[0]} out")
+    if files:
+        asked = [one for file in files for one in labelled_answers(read_sessions(file, split="heldout"), episode)]
+    else:
+        config = validated(composed("transfer", ["suites=[chat]", "system=copy_all", *settings]), TransferConfig)
+        asked = list(answers(read_people(config).people, episode))
+    if not asked:
+        raise DeltaMemError(f"{', '.join(map(str, files)) or 'the suites'}: no session with a point to ask for")
+    return asked
 
 
 def compare(given: Sequence[str]) -> int:
-    """Print a table of models, with what each gains over the first; settings are those of `eval.transfer`."""
-    folders = [Path(part) for part in given if "=" not in part]
+    """Print a table of models, with what each gains over the first one; settings are those of `eval.transfer`."""
+    settings = [part for part in given if "=" in part]
+    paths = [Path(part) for part in given if "=" not in part]
+    folders = [path for path in paths if path.suffix != ".jsonl"]
     if not folders:
         raise DeltaMemError("name a folder of a model, or several: python -m eval.transfer.likelihood MODEL [suites=[chat]]")
-    settings = ["suites=[chat]", "system=copy_all", *(part for part in given if "=" in part)]
-    people = read_people(validated(composed("transfer", settings), TransferConfig)).people
-    asked = list(answers(people, load_episode_config(folders[0])))
-    first: list[Likelihood] | None = None
-    print("| model | nats a token | less than the first | sessions | tokens |\n| --- | ---: | ---: | ---: | ---: |")
+    asked = _asked([path for path in paths if path.suffix == ".jsonl"], settings, load_episode_config(folders[0]))
+    first: list[Likelihood] = []
+    print(
+        "| model | kind | nats a token | less than the first | points | tokens |\n| --- | --- | ---: | ---: | ---: | ---: |"
+    )
     for folder in folders:
         found = measure(folder, asked)
         first = first or found
-        tokens, gain = sum(one.tokens for one in found), less_than(first, found)
-        less = "" if gain is None or first is found else interval_text(gain.bounds())
-        print(
-            f"| {folder} | {sum(one.loss for one in found) / tokens:.3f} | {less} | {len(found)} | {tokens:,} |", flush=True
-        )
+        for kind in (None, *sorted({one.kind for one in found if one.kind})):
+            pairs = [pair for pair in zip(first, found, strict=True) if kind in (None, pair[1].kind)]
+            before, after = zip(*pairs, strict=True)
+            tokens, gain = sum(one.tokens for one in after), less_than(before, after)
+            less = "" if gain is None or first is found else interval_text(gain.bounds())
+            loss = sum(one.loss for one in after) / tokens
+            print(f"| {folder} | {kind or 'all'} | {loss:.3f} | {less} | {len(after)} | {tokens:,} |", flush=True)
     return 0
 
 

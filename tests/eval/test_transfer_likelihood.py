@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from chat_cases import qwen_tokenizer
+from offline_people import labelled
 
+from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from eval.transfer.likelihood import Answer, Likelihood, compare, less_than, likelihood
+from deltamem.sessions import FactKind, read_sessions, to_json_line
+from eval.transfer.likelihood import Answer, Likelihood, compare, labelled_answers, less_than, likelihood
 
-ANSWER = Answer("ana", [{"role": "user", "content": "Ana moved."}], ('Ana lives in "Porto".', "Ana: 東京."))
+POINTS = ('Ana lives in "Porto".', "Ana: 東京.")
+ANSWER = Answer("ana", [{"role": "user", "content": "Ana moved."}], POINTS, (FactKind.STATUS, FactKind.PLAN))
 
 
 if TYPE_CHECKING:
@@ -31,17 +37,53 @@ def model(*, even: bool) -> LlamaForCausalLM:
     return made
 
 
+def saved(folder: Path, *, even: bool) -> None:
+    model(even=even).save_pretrained(folder)
+    qwen_tokenizer().save_pretrained(folder)
+
+
 def test_the_words_of_the_points_count_and_nothing_around_them() -> None:
     tokenizer = qwen_tokenizer()
     found = likelihood(model(even=True), tokenizer, ANSWER)
-    assert found.loss == pytest.approx(found.tokens * math.log(len(tokenizer)), rel=1e-5)
-    words = [
-        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ('Ana lives in \\"Porto\\".', "Ana: 東京.")
-    ]
-    assert abs(found.tokens - sum(words)) <= 2, "but for what a token joins at either end"
-    alone = likelihood(model(even=False), tokenizer, Answer("ana", ANSWER.messages, ANSWER.points[:1]))
+    assert [one.kind for one in found] == [FactKind.STATUS, FactKind.PLAN]
+    for one, text in zip(found, ('Ana lives in \\"Porto\\".', "Ana: 東京."), strict=True):
+        assert one.loss == pytest.approx(one.tokens * math.log(len(tokenizer)), rel=1e-5)
+        words = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        assert abs(one.tokens - words) <= 1, "but for what a token joins at either end"
+    alone = likelihood(model(even=False), tokenizer, replace(ANSWER, points=POINTS[:1], kinds=ANSWER.kinds[:1]))
     both = likelihood(model(even=False), tokenizer, ANSWER)
-    assert alone.tokens < both.tokens and alone.loss < both.loss
+    assert alone[0].tokens == both[0].tokens
+    assert alone[0].loss == pytest.approx(both[0].loss, rel=1e-5), "what comes after a point does not change it"
+
+
+def test_held_out_people_of_synthetic_data_are_asked_for_what_is_to_be_added(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = labelled(6, 2, sizes="demanding")
+    assert all(one.difficulty for one in sessions) and {one.split for one in sessions} == {"train", "heldout"}
+    due = [
+        (one.session.person_id, operation.text, planned.kind)
+        for one in sessions
+        if one.split == "heldout" and one.difficulty
+        for operation, planned in zip(one.operations, one.difficulty.operations, strict=True)
+        if operation.event == "ADD"
+    ]
+    file = tmp_path / "sessions.jsonl"
+    file.write_text("".join(to_json_line(one) + "\n" for one in sessions), encoding="utf-8")
+    asked = list(labelled_answers(read_sessions(file, split="heldout"), EpisodeConfig()))
+    assert [(one.person, *point) for one in asked for point in zip(one.points, one.kinds, strict=True)] == due
+    assert len({kind for _, _, kind in due}) > 3, "kinds, and one for which none was planned"
+
+    saved(tmp_path / "model", even=True)
+    assert compare([str(tmp_path / "model"), str(file)]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+    counts = Counter(str(kind) for _, _, kind in due if kind)
+    assert {kind: int(points) for _, kind, _, _, points, _ in rows} == {"all": len(due)} | counts
+    with pytest.raises(DeltaMemError, match="its held-out people are asked whole; leave windows=4 out"):
+        compare([str(tmp_path / "model"), str(file), "windows=4"])
+    file.write_text("", encoding="utf-8")
+    with pytest.raises(DeltaMemError, match="no session with a point"):
+        compare([str(tmp_path / "model"), str(file)])
 
 
 def test_what_another_model_gains_is_paired_by_session_and_resampled_by_person() -> None:
@@ -52,13 +94,12 @@ def test_what_another_model_gains_is_paired_by_session_and_resampled_by_person()
 
 def test_the_command_compares_models_on_the_chat_core(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, even in (("first", True), ("other", False)):
-        model(even=even).save_pretrained(tmp_path / name)
-        qwen_tokenizer().save_pretrained(tmp_path / name)
+        saved(tmp_path / name, even=even)
     assert compare([str(tmp_path / "first"), str(tmp_path / "other"), "windows=4"]) == 0
     first, other = capsys.readouterr().out.splitlines()[2:]
     size = math.log(len(qwen_tokenizer()))
-    assert first.startswith(f"| {tmp_path / 'first'} | {size:.3f} |  | ")
-    assert "[" in other and float(other.split("|")[2]) != pytest.approx(size, abs=1e-3)
+    assert first.startswith(f"| {tmp_path / 'first'} | all | {size:.3f} |  | ")
+    assert "[" in other and float(other.split("|")[3]) != pytest.approx(size, abs=1e-3)
     with pytest.raises(DeltaMemError, match="nothing: no model that can be loaded"):
         compare([str(tmp_path / "nothing")])
     with pytest.raises(DeltaMemError, match="name a folder of a model"):
