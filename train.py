@@ -88,7 +88,7 @@ def _run(config: DictConfig, settings: TrainSettings, only: list[str] | None, co
         console.print(str(stopped), soft_wrap=True)
         return NOT_FINISHED
     if left := unfinished(todo, markers):
-        if "warm_start" in seconds:
+        if "warm_start" in {stage.name for stage in todo} - set(left):
             console.print(f"warm start: {settings.out / 'warm_start' / 'model'}", soft_wrap=True)
         later = f"stages: yet to run are {', '.join(left)}; the same command with stages=null goes on with them"
         console.print(later, soft_wrap=True)

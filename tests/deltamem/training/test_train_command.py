@@ -237,3 +237,25 @@ def test_stages_that_need_no_gpu_run_where_there_is_none(started, tmp_path: Path
     assert (tmp_path / "run" / "lengths.json").is_file() and not (tmp_path / "run" / "grpo").exists()
     # With the stage that needs them, the checks of GPUs come first.
     assert started(*given, "stages=[embeddings,grpo]") == 2
+
+
+def test_a_run_that_ends_with_its_warm_start_says_where_the_model_is(
+    started, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=12, heldout=2)
+    given = (
+        "+experiment=smollm135m_everyday",
+        f"deltamem.out={tmp_path / 'run'}",
+        "deltamem.synth=null",
+        f"deltamem.sessions={sessions}",
+        f"actor_rollout_ref.model.path={model_folder}",
+        "deltamem.data.heldout_sessions=2",
+        "deltamem.warm_start.heldout_sessions=2",
+        "deltamem.warm_start.steps=2",
+        "deltamem.warm_start.layers=1",
+        "stages=[data,warm_start]",
+    )
+    for _ in range(2):  # Made, and found made
+        assert started(*given) == 0
+        assert f"warm start: {tmp_path / 'run' / 'warm_start' / 'model'}" in capsys.readouterr().out.splitlines()
+    assert list((tmp_path / "run" / "warm_start" / "model").glob("*.safetensors"))
