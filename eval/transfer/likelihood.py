@@ -1,6 +1,7 @@
 """How likely the points of sessions are to some models: ``python -m eval.transfer.likelihood MODEL... [SESSIONS.jsonl]``.
 
-The points of a session are written as the answer to it, without a search, and each model tells how likely their words are.
+The points of a session are written as the queries of its first turn, which is where a policy of our warm start first says
+what it takes note of, and each model tells how likely their words are.
 Nothing is generated, so runs of the same training that are too short to answer, or whose answers differ by chance, can be
 told apart in minutes. What it cannot see is what a model would write, and how labels are worded counts as well as what
 they say: it compares trainings, and `eval.transfer` has the figures of a policy.
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from deltamem.config import composed, run_plain, validated
-from deltamem.episode import EpisodeConfig, Message, load_episode_config, opening_messages
+from deltamem.episode import SEARCH_TOOL, EpisodeConfig, Message, load_episode_config, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import Interval, bootstrap_interval, interval_text
 from deltamem.sessions import FactKind, LabelledSession, Session, Turn, read_sessions
@@ -31,7 +32,7 @@ from eval.transfer.data import TransferConfig, TransferPerson, read_people
 
 @dataclass(frozen=True)
 class Answer:
-    """A session as a model is asked it, and its points as the answer."""
+    """A session as a model is asked it, and the points that it should take note of."""
 
     person: str
     messages: list[Message]
@@ -46,6 +47,7 @@ class Likelihood:
     person: str
     loss: float  # Negative log-likelihood, in nats, summed over tokens
     tokens: int
+    likeliest: int  # Of the tokens those that are the model's first choice
     kind: FactKind | None = None
 
 
@@ -72,7 +74,7 @@ def labelled_answers(sessions: Iterable[LabelledSession], episode: EpisodeConfig
 
 
 def likelihood(model: Any, tokenizer: Any, answer: Answer) -> list[Likelihood]:
-    """What a decoder of transformers gives each point of an answer, after those before it.
+    """What a decoder of transformers gives each point of a session, after those before it.
 
     Args:
         model: With a language-modelling head.
@@ -83,14 +85,14 @@ def likelihood(model: Any, tokenizer: Any, answer: Answer) -> list[Likelihood]:
     import torch.nn.functional as F
 
     text: str = tokenizer.apply_chat_template(answer.messages, tokenize=False, add_generation_prompt=True)
-    text += '<outputs>{"operations": ['
+    text += f'<tool_call>{{"name": "{SEARCH_TOOL}", "arguments": {{"query_list": ['
     spans: list[tuple[int, int]] = []
     for point in answer.points:
-        text += '{"text": "'
+        text += '"'
         begin = len(text)
         text += json.dumps(point, ensure_ascii=False)[1:-1]
         spans.append((begin, len(text)))
-        text += '", "event": "ADD"}, '
+        text += '", '
     read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, return_tensors="pt")
     token_ids, places = read["input_ids"], read["offset_mapping"][0].tolist()
     tokens = [[at for at, (_, end) in enumerate(places) if begin < end <= last] for begin, last in spans]
@@ -98,10 +100,13 @@ def likelihood(model: Any, tokenizer: Any, answer: Answer) -> list[Likelihood]:
     with torch.no_grad():
         hidden = model.base_model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state[0]
         logits = model.get_output_embeddings()(hidden[[at - 1 for at in chosen]]).float()
-    losses = F.cross_entropy(logits, token_ids[0, chosen].to(logits.device), reduction="none").cpu()
-    parts = losses.split([len(of_point) for of_point in tokens])
+    targets = token_ids[0, chosen].to(logits.device)
+    losses = F.cross_entropy(logits, targets, reduction="none").cpu()
+    likeliest = (logits.argmax(dim=-1) == targets).cpu()
+    parts = [len(of_point) for of_point in tokens]
     return [
-        Likelihood(answer.person, float(part.sum()), len(part), kind) for part, kind in zip(parts, answer.kinds, strict=True)
+        Likelihood(answer.person, float(loss.sum()), len(loss), int(hits.sum()), kind)
+        for loss, hits, kind in zip(losses.split(parts), likeliest.split(parts), answer.kinds, strict=True)
     ]
 
 
@@ -153,9 +158,8 @@ def compare(given: Sequence[str]) -> int:
         raise DeltaMemError("name a folder of a model, or several: python -m eval.transfer.likelihood MODEL [suites=[chat]]")
     asked = _asked([path for path in paths if path.suffix == ".jsonl"], settings, load_episode_config(folders[0]))
     first: list[Likelihood] = []
-    print(
-        "| model | kind | nats a token | less than the first | points | tokens |\n| --- | --- | ---: | ---: | ---: | ---: |"
-    )
+    print("| model | kind | nats a token | less than the first | likeliest tokens | points | tokens |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for folder in folders:
         found = measure(folder, asked)
         first = first or found
@@ -163,9 +167,10 @@ def compare(given: Sequence[str]) -> int:
             pairs = [pair for pair in zip(first, found, strict=True) if kind in (None, pair[1].kind)]
             before, after = zip(*pairs, strict=True)
             tokens, gain = sum(one.tokens for one in after), less_than(before, after)
+            loss, likeliest = sum(one.loss for one in after) / tokens, sum(one.likeliest for one in after) / tokens
             less = "" if gain is None or first is found else interval_text(gain.bounds())
-            loss = sum(one.loss for one in after) / tokens
-            print(f"| {folder} | {kind or 'all'} | {loss:.3f} | {less} | {len(after)} | {tokens:,} |", flush=True)
+            row = (str(folder), kind or "all", f"{loss:.3f}", less, f"{likeliest:.3f}", str(len(after)), f"{tokens:,}")
+            print(f"| {' | '.join(row)} |", flush=True)
     return 0
 
 

@@ -56,6 +56,18 @@ def test_the_words_of_the_points_count_and_nothing_around_them() -> None:
     assert alone[0].loss == pytest.approx(both[0].loss, rel=1e-5), "what comes after a point does not change it"
 
 
+def test_tokens_that_a_model_would_have_written_are_counted() -> None:
+    import torch
+
+    tokenizer, made = qwen_tokenizer(), model(even=True)
+    [preferred] = tokenizer("z", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():  # Every token means the same, and one is likelier than the others wherever it stands
+        made.get_output_embeddings().weight[:, 0] = 1
+        made.get_output_embeddings().weight[preferred, 0] = 2
+    some, none = likelihood(made, tokenizer, replace(ANSWER, points=("z-z-y", "a dog")))
+    assert (some.likeliest, some.tokens, none.likeliest) == (2, 5, 0)
+
+
 def test_held_out_people_of_synthetic_data_are_asked_for_what_is_to_be_added(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +90,7 @@ def test_held_out_people_of_synthetic_data_are_asked_for_what_is_to_be_added(
     assert compare([str(tmp_path / "model"), str(file)]) == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
     counts = Counter(str(kind) for _, _, kind in due if kind)
-    assert {kind: int(points) for _, kind, _, _, points, _ in rows} == {"all": len(due)} | counts
+    assert {kind: int(points) for _, kind, _, _, _, points, _ in rows} == {"all": len(due)} | counts
     with pytest.raises(DeltaMemError, match="its held-out people are asked whole; leave windows=4 out"):
         compare([str(tmp_path / "model"), str(file), "windows=4"])
     file.write_text("", encoding="utf-8")
@@ -87,8 +99,8 @@ def test_held_out_people_of_synthetic_data_are_asked_for_what_is_to_be_added(
 
 
 def test_what_another_model_gains_is_paired_by_session_and_resampled_by_person() -> None:
-    first = [Likelihood(f"p{number}", 30.0 + number, 10) for number in range(8)]
-    gain = less_than(first, [Likelihood(one.person, one.loss - 5, one.tokens) for one in first])
+    first = [Likelihood(f"p{number}", 30.0 + number, 10, 3) for number in range(8)]
+    gain = less_than(first, [replace(one, loss=one.loss - 5) for one in first])
     assert gain is not None and (gain.estimate, gain.low, gain.high) == (0.5, 0.5, 0.5)
 
 
