@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -52,7 +53,9 @@ with private_postgres() as url:
 
 def started(program: str) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-c", program], cwd=CONFIGS.parent, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+    # Tests in the background inherit SIGINT as ignored, which Python leaves so.
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    return subprocess.Popen([sys.executable, "-c", program], cwd=CONFIGS.parent, text=True, preexec_fn=heard, **pipes)  # type: ignore[call-overload,no-any-return]
 
 
 def served(url: str) -> tuple[Path, Any]:
