@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -26,6 +25,7 @@ import longmemeval_cases
 import personamem_cases
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from process_cases import INTERRUPTIBLE
 from rich.console import Console
 from scripted_server import Reply, Served, completion, is_check
 from system_cases import benchmark_config
@@ -411,8 +411,7 @@ def start(case: Case, folder: Path, *overrides: str, **pipes: int) -> subprocess
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
         text=True,
-        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+        preexec_fn=INTERRUPTIBLE,
         **pipes,
     )
 

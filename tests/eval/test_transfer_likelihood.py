@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from chat_cases import qwen_tokenizer
 from offline_people import labelled
 
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, read_turn
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import FactKind, read_sessions, to_json_line
 from eval.transfer.likelihood import Answer, Likelihood, compare, labelled_answers, less_than, likelihood
@@ -56,6 +56,21 @@ def test_the_words_of_the_points_count_and_nothing_around_them() -> None:
     assert alone[0].loss == pytest.approx(both[0].loss, rel=1e-5), "what comes after a point does not change it"
 
 
+def test_points_are_written_as_the_queries_of_a_turn() -> None:
+    class Listener:
+        text, apply_chat_template = "", staticmethod(qwen_tokenizer().apply_chat_template)
+
+        def __call__(self, text: str, **settings: Any) -> Any:
+            self.text = text
+            return qwen_tokenizer()(text, **settings)
+
+    heard = Listener()
+    likelihood(model(even=True), heard, ANSWER)
+    asked = qwen_tokenizer().apply_chat_template(ANSWER.messages, tokenize=False, add_generation_prompt=True)
+    turn = f"{heard.text.removeprefix(asked).removesuffix(', ')}]}}}}</tool_call>"
+    assert read_turn(turn, (), thinking=False).queries == POINTS
+
+
 def test_tokens_that_a_model_would_have_written_are_counted() -> None:
     import torch
 
@@ -86,11 +101,16 @@ def test_held_out_people_of_synthetic_data_are_asked_for_what_is_to_be_added(
     assert [(one.person, *point) for one in asked for point in zip(one.points, one.kinds, strict=True)] == due
     assert len({kind for _, _, kind in due}) > 3, "kinds, and one for which none was planned"
 
-    saved(tmp_path / "model", even=True)
-    assert compare([str(tmp_path / "model"), str(file)]) == 0
+    for name, even in (("model", True), ("other", False)):
+        saved(tmp_path / name, even=even)
+    assert compare([str(tmp_path / "model"), str(tmp_path / "other"), str(file)]) == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
-    counts = Counter(str(kind) for _, _, kind in due if kind)
-    assert {kind: int(points) for _, kind, _, _, _, points, _ in rows} == {"all": len(due)} | counts
+    counts = {"all": len(due)} | Counter(str(kind) for _, _, kind in due if kind)
+    assert [(kind, int(points)) for _, kind, _, _, _, points, _ in rows] == 2 * sorted(counts.items())
+    for before, after in zip(rows[: len(counts)], rows[len(counts) :], strict=True):
+        assert float(after[3].split()[0]) == pytest.approx(float(before[2]) - float(after[2]), abs=2e-3)
+    unplanned = labelled_answers([replace(one, difficulty=None) for one in sessions], EpisodeConfig())
+    assert {kind for one in unplanned for kind in one.kinds} == {None}
     with pytest.raises(DeltaMemError, match="its held-out people are asked whole; leave windows=4 out"):
         compare([str(tmp_path / "model"), str(file), "windows=4"])
     file.write_text("", encoding="utf-8")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 from momento_cases import CATALOGUE, MARA, Finished, finish, quick, reset
+from process_cases import INTERRUPTIBLE
 
 from deltamem.config import CONFIGS
 from deltamem.errors import DeltaMemError
@@ -53,9 +53,9 @@ with private_postgres() as url:
 
 def started(program: str) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    # Tests in the background inherit SIGINT as ignored, which Python leaves so.
-    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen([sys.executable, "-c", program], cwd=CONFIGS.parent, text=True, preexec_fn=heard, **pipes)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(
+        [sys.executable, "-c", program], cwd=CONFIGS.parent, text=True, preexec_fn=INTERRUPTIBLE, **pipes
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def served(url: str) -> tuple[Path, Any]:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from unittest.mock import patch
 import pytest
 from checkpoint_cases import write_checkpoint
 from preflight_cases import placed
+from process_cases import INTERRUPTIBLE
 
 from deltamem.errors import DeltaMemError
 from deltamem.training.checkpoints import latest_complete, step_of
@@ -196,8 +196,7 @@ def test_work_apart_ends_with_whoever_began_it(name: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+        preexec_fn=INTERRUPTIBLE,
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())
