@@ -378,6 +378,8 @@ LABELS = {
     "wrong_target_rate": "UPDATEs with a wrong target",
     "add_for_update_rate": "due UPDATEs done as ADD",
     "duplicates_per_episode": "duplicates added per session",
+    "idle_left_alone_rate": "idle sessions left alone",
+    "due_left_alone_rate": "other sessions left alone",
     "queries_per_memory": "queries per memory",
     "queries_per_episode": "queries per session",
     "unreadable_rate": "answers that could not be read",

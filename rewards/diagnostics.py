@@ -22,6 +22,10 @@ COUNTS = {
     "episodes": "episodes",
     "failures": "episodes that broke in our own machinery; everything below leaves them out",
     "unreadable": "episodes without outputs that could be read",
+    "idle_sessions": "episodes in which nothing is to be added or rewritten",
+    "idle_left_alone": "of these, those whose answer could be read and neither adds nor rewrites",
+    "due_sessions": "episodes in which something is to be added or rewritten",
+    "due_left_alone": "of these, those whose answer could be read and neither adds nor rewrites",
     "target_operations": "operations of the target",
     "predicted_operations": "valid operations of the manager",
     "queries": "search queries",
@@ -58,6 +62,9 @@ def count(labelled: LabelledSession, trajectory: Trajectory, transition: Transit
     counts["queries"] = sum(len(queries) for queries in trajectory.queries)
     for violation in trajectory.violations:
         counts[f"{VIOLATION_PREFIX}{violation}"] += 1
+    part = "due" if _writes(labelled.operations) else "idle"
+    counts[f"{part}_sessions"] = 1
+    counts[f"{part}_left_alone"] = int(trajectory.operations is not None and not _writes(trajectory.operations))
     return counts | _count_operations(labelled, trajectory.operations or (), transition)
 
 
@@ -107,6 +114,10 @@ def _count_operations(
         **_outdated(target, predicted),
         "right_nones": sum(op.target_memory_id in named for op in theirs[Event.NONE]),
     }
+
+
+def _writes(operations: Sequence[Operation]) -> bool:
+    return any(op.event is not Event.NONE for op in operations)
 
 
 def _by_event(operations: Sequence[Operation]) -> dict[Event, list[Operation]]:
@@ -170,6 +181,8 @@ RATES = {
     "queries_per_episode": ("queries", "answered"),
     "queries_per_memory": ("queries", "target_operations"),
     "operations_per_target_operation": ("predicted_operations", "target_operations"),
+    "idle_left_alone_rate": ("idle_left_alone", "idle_sessions"),
+    "due_left_alone_rate": ("due_left_alone", "due_sessions"),
     "unreadable_rate": ("unreadable", "answered"),
     "failure_rate": ("failures", "episodes"),
 }

@@ -31,6 +31,8 @@ _HELDOUT = {
     "add_recall": "ADD recall",
     "update_recall": "UPDATE recall, right target",
     "wrong_target_rate": "wrong targets",
+    "idle_left_alone_rate": "idle sessions left alone",
+    "due_left_alone_rate": "other sessions left alone",
     "unreadable_rate": "unreadable",
 }
 _TRANSFER_ROWS = (

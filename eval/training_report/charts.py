@@ -111,6 +111,7 @@ class _Plan(NamedTuple):
 _KINDS = {"add_recall": BLUE, "add_precision": TEAL, "update_recall": GREEN, "update_precision": ORANGE}
 _KINDS |= {"none_recall": VIOLET, "none_precision": GREY}
 _UPDATES = {"update_recall": GREEN, "wrong_target": RED, "add_for_update": ORANGE}
+_SILENCE = {"idle_left_alone": GREEN, "due_left_alone": RED}
 _SEARCHES = {"queries_per_memory": BLUE, "retrieved_per_query": GREEN}
 _POLICY = (
     _Plan("total", "Total reward", "reward", {"reward": BLUE}),
@@ -118,6 +119,7 @@ _POLICY = (
     _Plan("match", "Soft precision and recall", "share", {"precision": ORANGE, "recall": BLUE}),
     _Plan("updates", "Updates: right target, wrong target, and ADD in their place", "share", _UPDATES),
     _Plan("kinds", "Held out, by kind of operation", "share", _KINDS, (HELDOUT,)),
+    _Plan("silence", "Sessions left alone: with nothing to note, and the others", "share", _SILENCE),
     _Plan("searches", "Searches", "number", _SEARCHES, (TRAIN,), _AMOUNT),
     _Plan("signal", "Signal of the groups", "reward, share", {"group_std": BLUE, "no_signal": RED}, (TRAIN,)),
     _Plan("cut", "Cut off and broken", "share of rollouts", {"truncated": ORANGE, "failure": RED}, (TRAIN,)),

@@ -103,6 +103,7 @@ def _json_object(text: str) -> Record | None:
 
 
 LESS_IS_BETTER = {"wrong_target_rate", "add_for_update_rate", "unreadable_rate", "failure_rate", "duplicates_per_episode"}
+LESS_IS_BETTER |= {"due_left_alone_rate"}
 NEITHER_IS_BETTER = {"queries_per_memory", "queries_per_episode"}
 
 

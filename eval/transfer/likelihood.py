@@ -117,6 +117,22 @@ def less_than(first: Sequence[Likelihood], other: Sequence[Likelihood], *, seed:
     return bootstrap_interval(gains, [one.person for one in first], denominators=tokens, seed=seed)
 
 
+def rows(found: Sequence[Likelihood], first: Sequence[Likelihood]) -> Iterator[tuple[str, ...]]:
+    """What the table says of a model: of all points, then of each kind.
+
+    Args:
+        found: What it gives the points.
+        first: What the first model of the table gives them; empty for that model itself.
+    """
+    for kind in (None, *sorted({one.kind for one in found if one.kind})):
+        of_kind = [one for one in found if kind in (None, one.kind)]
+        gain = less_than([one for one in first if kind in (None, one.kind)], of_kind) if first else None
+        tokens = sum(one.tokens for one in of_kind)
+        loss, likeliest = sum(one.loss for one in of_kind) / tokens, sum(one.likeliest for one in of_kind) / tokens
+        less = "" if gain is None else interval_text(gain.bounds())
+        yield kind or "all", f"{loss:.3f}", less, f"{likeliest:.3f}", str(len(of_kind)), f"{tokens:,}"
+
+
 def measure(folder: Path, asked: Sequence[Answer]) -> list[Likelihood]:
     """Load a model and ask it all; on a GPU where there is one.
 
@@ -157,20 +173,14 @@ def compare(given: Sequence[str]) -> int:
     if not folders:
         raise DeltaMemError("name a folder of a model, or several: python -m eval.transfer.likelihood MODEL [suites=[chat]]")
     asked = _asked([path for path in paths if path.suffix == ".jsonl"], settings, load_episode_config(folders[0]))
-    first: list[Likelihood] = []
     print("| model | kind | nats a token | less than the first | likeliest tokens | points | tokens |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    first: list[Likelihood] = []
     for folder in folders:
         found = measure(folder, asked)
+        for cells in rows(found, first):
+            print(f"| {folder} | {' | '.join(cells)} |", flush=True)
         first = first or found
-        for kind in (None, *sorted({one.kind for one in found if one.kind})):
-            pairs = [pair for pair in zip(first, found, strict=True) if kind in (None, pair[1].kind)]
-            before, after = zip(*pairs, strict=True)
-            tokens, gain = sum(one.tokens for one in after), less_than(before, after)
-            loss, likeliest = sum(one.loss for one in after) / tokens, sum(one.likeliest for one in after) / tokens
-            less = "" if gain is None or first is found else interval_text(gain.bounds())
-            row = (str(folder), kind or "all", f"{loss:.3f}", less, f"{likeliest:.3f}", str(len(after)), f"{tokens:,}")
-            print(f"| {' | '.join(row)} |", flush=True)
     return 0
 
 

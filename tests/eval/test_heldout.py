@@ -115,6 +115,7 @@ def test_figures_of_a_small_case_worked_out_by_hand() -> None:
         "queries_per_memory": 1 / 5,
         "restored_overwrites_per_episode": 1 / 3,
         "violations_per_episode/no_action": 0,
+        "due_left_alone_rate": 0 / 3,
     }
     assert {name: metrics[name]["estimate"] for name in expected} == pytest.approx(expected)
 

@@ -115,6 +115,7 @@ def test_counts_of_a_right_answer():
         "target_operations": 3,
         "predicted_operations": 3,
         "queries": 3,
+        "due_sessions": 1,
         "due_updates": 1,
         "right_target_updates": 1,
         "matched_updates": 1,
@@ -139,6 +140,23 @@ def test_counts_tell_add_for_update_from_a_wrong_target():
     # Writing the old text again is not an update.
     idle = counted(update("m1", "Anna lives in Oslo."))
     assert (idle["right_target_updates"], idle["wrong_target_updates"], idle["predicted_updates"]) == (0, 0, 1)
+
+
+def test_counts_of_sessions_left_alone():
+    named, ran = none("m2", "Anna has a cat."), add("Anna runs.")
+    answers = ((), (named,), (ran,), (update("m1", "Anna runs."),))
+    idle = [counted(*answer, target=(named,)) for answer in answers]
+    assert [one["idle_left_alone"] for one in idle] == [1, 1, 0, 0]
+    due = [counted(*answer) for answer in answers]
+    assert [one["due_left_alone"] for one in due] == [1, 1, 0, 0]
+    assert {(one["idle_sessions"], one["due_sessions"]) for one in idle} == {(1, 0)}
+    assert {(one["idle_sessions"], one["due_sessions"]) for one in due} == {(0, 1)}
+    unreadable = Trajectory(messages=(), operations=None, violations=(Violation.BAD_JSON,))
+    nothing = transition_score(PRIOR, None, (named,), PlaneEmbedder())
+    counts = count(labelled((named,)), unreadable, nothing)
+    assert (counts["idle_sessions"], counts["idle_left_alone"]) == (1, 0), "saying nothing that can be read is no silence"
+    shares = rates(total_counts([*idle, *due, counts]))
+    assert (shares["idle_left_alone_rate"], shares["due_left_alone_rate"]) == (2 / 5, 2 / 4)
 
 
 def test_counts_of_duplicates_and_restored_overwrites():
