@@ -40,7 +40,7 @@ from eval.config import AssistedSettings, EndpointSettings
 from eval.policy import policy_folder, served_model, training_departures
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
-from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, due_memories, total_counts
+from rewards.diagnostics import COUNTS, RATES, VIOLATION_PREFIX, count, due_memories, total_counts
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
 
 if TYPE_CHECKING:
@@ -309,11 +309,12 @@ def read_result(folder: Path) -> HeldoutResult:
             summary["policy"],
             summary["provenance"]["weights"],
             [(record["score"], _task(record)) for record in result.records],
+            [record["counts"][name] for record in result.records for name in COUNTS],
         )
     except OSError as error:
         raise DeltaMemError(f"{folder}: no held-out evaluation to compare with: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DeltaMemError(f"{folder}: not the files of a held-out evaluation") from error
+        raise DeltaMemError(f"{folder}: not the files of a held-out evaluation, or of one that counted less") from error
     return result
 
 

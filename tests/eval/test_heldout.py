@@ -320,7 +320,9 @@ def test_an_evaluation_against_an_earlier_one(
     policy, options = ScriptedPolicy(heldout, oracle, CONFIG), RewardOptions(tau=0.6)
     rewarded = asyncio.run(evaluate(policy, heldout, WordEmbedder(), CONFIG, options=options, resamples=10))
     moved = HeldoutResult([record | {"dialogue": []} for record in best.records], best.summary)
-    for name, result in (("before", best), ("reward", rewarded), ("moved", moved), ("broken", HeldoutResult([], {}))):
+    fewer = HeldoutResult([record | {"counts": {"episodes": 1, "failures": 0}} for record in best.records], best.summary)
+    written = {"before": best, "reward": rewarded, "moved": moved, "fewer": fewer, "broken": HeldoutResult([], {})}
+    for name, result in written.items():
         result.write(tmp_path / name)
     with serve(lambda body: completion(outputs().partition("</think>")[2].strip())) as server:
         command = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "probes=false", "resamples=20"]
@@ -331,6 +333,7 @@ def test_an_evaluation_against_an_earlier_one(
         for folder, sentence in (
             ("nowhere", "no held-out evaluation to compare with"),
             ("broken", "not the files of a held-out evaluation"),
+            ("fewer", "or of one that counted less"),
             ("reward", "evaluated under another reward"),
             ("moved", "evaluated on other sessions"),
         ):
