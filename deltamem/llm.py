@@ -286,6 +286,18 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 """Seconds to wait before an unreadable answer is asked for again; doubled each time. As the openai client does."""
 
 
+def seed_of_request(seed: int | None, sample: int, messages: Sequence[Mapping[str, object]]) -> int | None:
+    """The seed of one request (31 bits, which every server takes); None of None.
+
+    Servers draw the same random numbers for every request with the same seed. Sent as it is, one seed would let the first
+    words of all conversations hang on one draw: what is likelier than that is then in all of them, and the rest in none.
+    """
+    if seed is None:
+        return None
+    named = json.dumps([seed, sample, messages], sort_keys=True).encode("utf-8")
+    return int.from_bytes(hashlib.sha256(named).digest()[:4], "big") >> 1
+
+
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
     """What an `LLM` has done so far. Cached answers cost no tokens."""
@@ -415,7 +427,7 @@ class LLM:
         Without `max_tokens` or `temperature` the endpoint takes its own (vLLM: the rest of the window). Options that it
         refuses by name are left out or sent under their other name from then on (`deltamem.endpoint.Terms`). The answer is
         cached for its `scope`, and one scope never gets another's. Another number of the draw, `sample`, asks anew where the
-        cache, or a fixed seed, would repeat the answer.
+        cache, or a fixed seed, would repeat the answer. What is sent of a `seed` is `seed_of_request`.
 
         Raises:
             ContextLengthError: If the messages and `max_tokens` do not fit the model's window. On doubt too: if a refusal
@@ -428,7 +440,7 @@ class LLM:
             messages,
             temperature=None if temperature is None else float(temperature),
             max_tokens=max_tokens,
-            seed=None if seed is None else seed + sample,
+            seed=seed_of_request(seed, sample, messages),
             response_format=response_format,
             tools=tools,
             extra_body=extra_body,
@@ -465,7 +477,7 @@ class LLM:
         options: dict[str, Any] = {
             "temperature": None if temperature is None else float(temperature),
             "max_tokens": max_tokens,
-            "seed": None if seed is None else seed + sample,
+            "seed": seed_of_request(seed, sample, messages),
             "extra_body": extra_body,
         }
         requests = {way: self._request(**asked, **options) for way, asked in schema.requests(messages).items()}

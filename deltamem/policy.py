@@ -228,7 +228,7 @@ class EndpointPolicy:
         bound = copy.copy(self)
         bound._scope, bound._sample = scope, sample
         if sample and bound._seed is None:
-            bound._seed = 0  # to which the number is added
+            bound._seed = 0
         return bound
 
     def forget_scope(self, scope: str) -> int:

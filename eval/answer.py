@@ -243,7 +243,7 @@ _RUN = 1_000  # Added to the numbers of samples for each `Sampler.run`, which is
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed.
+    """A model and how its replies are sampled; a limit of tokens counts thinking.
 
     Without temperature or limit the endpoint takes its own.
     """

@@ -19,7 +19,7 @@ import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, _trusted
+from deltamem.llm import LLM, Answer, RequestCounts, ResponseCache, ServedModel, ToolCall, _trusted, seed_of_request
 from deltamem.refusals import is_passing
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -41,15 +41,20 @@ async def test_an_answer_carries_text_and_tokens_and_usage_adds_up() -> None:
     assert "seed" not in server.requests[0] and "response_format" not in server.requests[0]
 
 
-async def test_all_parameters_are_sent_and_a_new_sample_has_a_new_seed() -> None:
+async def test_all_parameters_are_sent_and_every_conversation_and_sample_has_a_seed_of_its_own() -> None:
     with serve(lambda body: completion("{}")) as server:
         llm = LLM(server.url, "tiny")
         for sample in (0, 1):
             await ask(llm, seed=4, sample=sample, response_format={"type": "json_object"}, extra_body={"top_k": 3})
         await ask(llm, max_tokens=None)
-    first, second, third = server.requests
+        for said in ("hi", "hey"):
+            await llm.chat([{"role": "user", "content": said}], temperature=1, max_tokens=16, seed=4)
+    first, second, third, *others = server.requests
     assert first["response_format"] == {"type": "json_object"} and first["top_k"] == 3
-    assert (first["seed"], second["seed"], first["max_tokens"]) == (4, 5, 16)
+    seeds = [seed_of_request(4, sample, first["messages"]) for sample in (0, 1)]
+    assert ([first["seed"], second["seed"]], first["max_tokens"]) == (seeds, 16)
+    assert len({*seeds, *(one["seed"] for one in others)}) == 4, "servers draw the same numbers of the same seed"
+    assert all(0 <= seed < 2**31 for seed in seeds) and seed_of_request(5, 0, first["messages"]) not in seeds
     assert "max_tokens" not in third
 
 

@@ -18,7 +18,7 @@ from scripted_server import Reply, completion, replies, serve, too_long, unused_
 from deltamem.embedding import CachedEmbedder, Vectors
 from deltamem.episode import EpisodeConfig, Message, Violation, turn_pattern
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.llm import LLM, ResponseCache
+from deltamem.llm import LLM, ResponseCache, seed_of_request
 from deltamem.memory import MemoryState
 from deltamem.policy import (
     Batcher,
@@ -42,7 +42,7 @@ async def test_completion_carries_text_tokens_and_truncation(monkeypatch: pytest
         policy = EndpointPolicy(LLM(server.url, "tiny", api_key_env="MY_KEY"), temperature=0.5, max_tokens=9, seed=4)
         assert await policy.complete(HELLO) == Completion("hi", True, 3, prompt_tokens=5, cached=False)
     (request,) = server.requests
-    sent = {"model": "tiny", "messages": HELLO, "temperature": 0.5, "max_tokens": 9, "seed": 4}
+    sent = {"model": "tiny", "messages": HELLO, "temperature": 0.5, "max_tokens": 9, "seed": seed_of_request(4, 0, HELLO)}
     assert request == {"_path": "/v1/chat/completions", "_key": "Bearer secret"} | sent
     assert policy.name == f"tiny at {server.url}"
 

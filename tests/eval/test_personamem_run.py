@@ -11,6 +11,7 @@ from personamem_cases import ANA, asked, contexts, row, rows, write_contexts, wr
 from scripted_server import Reply, completion, serve
 
 from deltamem.errors import DeltaMemError
+from deltamem.llm import seed_of_request
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS
 
 STORE = "a1" * 6
@@ -144,7 +145,8 @@ def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Not
 
 def script(body: dict[str, Any]) -> Reply:
     """Seven questions, three runs each, the right letter is (b)."""
-    number = body.get("seed", 0) % 1000
+    seeds = [seed_of_request(0, run, body["messages"]) for run in range(3)]
+    number = seeds.index(body["seed"]) if body.get("seed") in seeds else 0
     replies = {
         "tea?": "<final_answer>(b)</final_answer>",
         "User: tea or coffee?": ("<final_answer>(b)", "<final_answer>(c)", "<final_answer>(c)")[number % 3],
