@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from scripted_server import Reply, completion, failure, replies, too_long
 
 from deltamem.errors import DeltaMemError
+from deltamem.llm import seed_of_request
 from deltamem.prompts import Prompt
 from deltamem.window import estimate_tokens
 from eval.answer import (
@@ -173,7 +174,8 @@ async def test_one_message_holds_the_memories_and_the_question() -> None:
     assert record.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=1, prompt_tokens=90, completion_tokens=4)
     (body,) = server.requests
     (message,) = body["messages"]
-    assert message["role"] == "user" and (body["temperature"], body["max_tokens"], body["seed"]) == (0.0, 32, 5)
+    assert message["role"] == "user" and (body["temperature"], body["max_tokens"]) == (0.0, 32)
+    assert body["seed"] == seed_of_request(5, 0, [message])
     assert "Memories of Ana:\n[8 May 2023] Ana moved for $5 {today}.\n" in message["content"]
     assert "When did $context move?" in message["content"]
 
@@ -244,7 +246,8 @@ async def test_runs_and_scopes_are_kept_apart_and_a_second_run_costs_nothing(tmp
     async with model(lambda body: completion(f"answer {body['seed']}"), tmp_path / "cache") as (llm, server):
         asked = [(request("x"), 0), (request("x"), 1), (request("x", scope="c2"), 0)]
         first = [await answerer(llm).answer(*one) for one in asked]
-        assert [record.text for record in first] == ["answer 5", "answer 6", "answer 5"]
+        seeds = [seed_of_request(5, run, server.requests[0]["messages"]) for run in (0, 1, 0)]
+        assert [record.text for record in first] == [f"answer {seed}" for seed in seeds] and seeds[0] != seeds[1]
         again = [await answerer(llm).answer(*one) for one in asked]
         assert [record.text for record in again] == [record.text for record in first]
         assert [(record.cost.calls, record.cost.cached, record.cost.seconds) for record in again] == [(1, 1, 0.0)] * 3

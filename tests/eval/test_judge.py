@@ -11,6 +11,7 @@ from typing import get_args
 from answering_cases import CORRECT, FIELDS, judge, model
 from scripted_server import Reply, completion, failure, replies, too_long
 
+from deltamem.llm import seed_of_request
 from eval.answer import last_object
 from eval.judge import CalibrationItem, RightKind, WrongKind, load_calibration, measure
 from eval.records import Cost, Verdict
@@ -64,7 +65,8 @@ async def test_what_is_no_verdict_is_asked_again_and_then_an_error_never_a_label
             assert verdict.label is None and verdict.error is not None, one
             assert verdict.error.startswith("the judge 'lenient' gave no verdict in 3 replies, the last: ")
             assert verdict.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=3, prompt_tokens=30, completion_tokens=9)
-        assert [body["seed"] for body in server.requests] == [5, 6, 7] * len(UNREADABLE)
+        draws = zip(server.requests, [0, 1, 2] * len(UNREADABLE), strict=True)
+        assert all(body["seed"] == seed_of_request(5, draw, body["messages"]) for body, draw in draws)
 
 
 async def test_an_unreadable_reply_is_shown_to_the_model() -> None:

@@ -8,6 +8,7 @@ from scripted_server import completion, present_day, serve, unused_url
 
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError
+from deltamem.llm import seed_of_request
 from eval.answer import ExtractiveAnswerer, LLMAnswerer
 from eval.benchmark import JudgeSpec
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
@@ -74,7 +75,8 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
             assert (await judge.judge(FIELDS, "c1")).label == "correct"
             assert models.usage()["answer+judge"]["requests"] == 2
         sent = [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests]
-        assert sent == [(9, 3, 0.0), (8, 3, 0.0)]
+        seeds = [seed_of_request(3, 0, body["messages"]) for body in server.requests]
+        assert sent == [(9, seeds[0], 0.0), (8, seeds[1], 0.0)]
         assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in server.requests)
 
 

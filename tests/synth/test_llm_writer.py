@@ -138,7 +138,8 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
     persona = Persona(person_id="p000001", seed="A botanist who collects seeds.", source="generated", split="train")
 
     def script(body: dict[str, Any]) -> Reply:
-        return completion(answer(read_task(body["messages"]), random.Random(body["seed"])).model_dump_json())
+        # 3: both lives need no repair then, and the second has nothing that evolves.
+        return completion(answer(read_task(body["messages"]), random.Random(body["seed"] + 3)).model_dump_json())
 
     with serve(script) as server:
         async with open_writer(server.url, store) as writer:
