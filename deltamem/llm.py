@@ -278,12 +278,8 @@ class ResponseCache:
         self._database.close()
 
 
-def _digest(request: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
-"""Seconds to wait before an unreadable answer is asked for again; doubled each time. As the openai client does."""
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def seed_of_request(seed: int | None, sample: int, messages: Sequence[Mapping[str, object]]) -> int | None:
@@ -294,8 +290,11 @@ def seed_of_request(seed: int | None, sample: int, messages: Sequence[Mapping[st
     """
     if seed is None:
         return None
-    named = json.dumps([seed, sample, messages], sort_keys=True).encode("utf-8")
-    return int.from_bytes(hashlib.sha256(named).digest()[:4], "big") >> 1
+    return int(_digest([seed, sample, messages])[:8], 16) >> 1
+
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
+"""Seconds to wait before an unreadable answer is asked for again; doubled each time. As the openai client does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,14 @@ def _json_object(text: str) -> Record | None:
     return None
 
 
-LESS_IS_BETTER = {"wrong_target_rate", "add_for_update_rate", "unreadable_rate", "failure_rate", "duplicates_per_episode"}
-LESS_IS_BETTER |= {"due_left_alone_rate"}
+LESS_IS_BETTER = {
+    "wrong_target_rate",
+    "add_for_update_rate",
+    "due_left_alone_rate",
+    "unreadable_rate",
+    "failure_rate",
+    "duplicates_per_episode",
+}
 NEITHER_IS_BETTER = {"queries_per_memory", "queries_per_episode"}
 
 

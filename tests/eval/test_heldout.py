@@ -52,6 +52,7 @@ def test_silence_earns_the_format_only_and_nonsense_and_failures_are_told_by_kin
     assert metrics["reward"]["estimate"] == pytest.approx(0.1)
     assert metrics["update_recall"]["estimate"] == 0.0
     assert metrics["update_precision"] is None, "no UPDATE was made"
+    assert metrics["due_left_alone_rate"]["estimate"] == 1.0 and metrics["idle_left_alone_rate"] is None
 
     result = run(people(2, 2), lambda item, turn: "nonsense" if item.session_index else outputs())
     metrics = result.summary["metrics"]

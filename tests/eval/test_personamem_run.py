@@ -149,7 +149,7 @@ def script(body: dict[str, Any]) -> Reply:
     number = seeds.index(body["seed"]) if body.get("seed") in seeds else 0
     replies = {
         "tea?": "<final_answer>(b)</final_answer>",
-        "User: tea or coffee?": ("<final_answer>(b)", "<final_answer>(c)", "<final_answer>(c)")[number % 3],
+        "User: tea or coffee?": ("<final_answer>(b)", "<final_answer>(c)", "<final_answer>(c)")[number],
         "dog?": "It depends on the mood.",  # prose
         "coffee?": "<final_answer>(b) or (c)",  # two letters
         "bicycle?": "",  # nothing
