@@ -1,4 +1,4 @@
-"""A small Qwen3 or Llama checkpoint on this machine as a policy: chat template, batched sampling."""
+"""A small Qwen or Llama checkpoint on this machine as a policy: chat template, batched sampling."""
 
 from __future__ import annotations
 
@@ -26,24 +26,29 @@ _PREFILL_ROWS = 32  # Rows of one prefill pass; prompts are sorted by length, so
 _COMPACT_BELOW = 0.75  # Finished rows are dropped from the cache once less than this share of its rows is alive
 
 
-ARCHITECTURES = ("qwen3", "llama")
-"""Model types that are sampled from: dense, with rotary positions that are not stretched and no biases."""
+ARCHITECTURES = ("qwen3", "qwen2", "llama")
+"""Model types that are sampled from: dense, with rotary positions that are not stretched; of biases only those of Qwen2."""
 
 
 def check_architecture(config: Any, name: str) -> None:
     """Refuse what the sampler would compute wrongly.
 
     Raises:
-        DeltaMemError: If the configuration is of another type, or has biases or stretched positions; begins with `name`.
+        DeltaMemError: If the configuration is of another type, or has other biases, stretched positions or a sliding
+            window; begins with `name`.
     """
     if config.model_type not in ARCHITECTURES:
         raise DeltaMemError(
-            f"{name}: expected a dense {' or '.join(ARCHITECTURES)} checkpoint, not one of type {config.model_type!r}"
+            f"{name}: expected a dense checkpoint of {', '.join(ARCHITECTURES)}, not one of type {config.model_type!r}"
         )
     if (kind := config.rope_parameters["rope_type"]) != "default":
         raise DeltaMemError(f"{name}: positions are of type {kind!r}, which the sampler does not support")
-    if config.attention_bias or getattr(config, "mlp_bias", False) or config.hidden_act != "silu":
-        raise DeltaMemError(f"{name}: biases, or an activation other than silu, are not supported by the sampler")
+    # Not every type has all of these; the biases that Qwen2 has are no option of its configuration.
+    options = [getattr(config, option, False) for option in ("attention_bias", "mlp_bias", "use_sliding_window")]
+    if any(options) or config.hidden_act != "silu":
+        raise DeltaMemError(
+            f"{name}: biases, a sliding window, or an activation other than silu, are not supported by the sampler"
+        )
 
 
 class Generated(NamedTuple):
@@ -57,6 +62,7 @@ class Generated(NamedTuple):
 class _LayerWeights(NamedTuple):
     input_norm: Tensor
     qkv: Tensor
+    qkv_bias: Tensor | None
     query_norm: Tensor | None
     key_norm: Tensor | None
     output: Tensor
@@ -204,7 +210,7 @@ class BatchGenerator:
 
     def _empty_cache(self, rows: int, width: int) -> _Cache:
         config = self._config
-        shape = (rows, config.num_key_value_heads, width, config.head_dim)
+        shape = (rows, config.num_key_value_heads, width, _head_dim(config))
         return _Cache(
             keys=[torch.zeros(shape) for _ in range(config.num_hidden_layers)],
             values=[torch.zeros(shape) for _ in range(config.num_hidden_layers)],
@@ -223,16 +229,15 @@ class BatchGenerator:
     def _forward(self, ids: Tensor, positions: Tensor, cache: _Cache, mask: Tensor, *, at: int) -> Tensor:
         config, weights = self._config, self._weights
         rows, width = ids.shape
-        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, _head_dim(config)
         eps = config.rms_norm_eps
         angles = positions[..., None].float() * weights.frequencies
         cos, sin = angles.cos().repeat(1, 1, 2)[:, None], angles.sin().repeat(1, 1, 2)[:, None]
         hidden = weights.embedding[ids]
         for index, layer in enumerate(weights.layers):
-            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.input_norm, eps) @ layer.qkv.T
-            query, key, value = (
-                part.view(rows, width, -1, dim) for part in normed.split([heads * dim, kv_heads * dim, kv_heads * dim], -1)
-            )
+            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.input_norm, eps)
+            projected = F.linear(normed, layer.qkv, layer.qkv_bias).view(rows, width, -1, dim)
+            query, key, value = projected.split([heads, kv_heads, kv_heads], 2)
             if layer.query_norm is not None and layer.key_norm is not None:
                 query = F.rms_norm(query, (dim,), layer.query_norm, eps)
                 key = F.rms_norm(key, (dim,), layer.key_norm, eps)
@@ -264,15 +269,23 @@ class _Weights(NamedTuple):
     frequencies: Tensor
 
 
+def _head_dim(config: Any) -> int:
+    # Qwen2 does not name it.
+    return int(getattr(config, "head_dim", config.hidden_size // config.num_attention_heads))
+
+
 def _read_weights(model: Any) -> _Weights:
-    config = model.config
+    config, head_dim = model.config, _head_dim(model.config)
     layers = []
     for block in model.model.layers:
         attention, mlp = block.self_attn, block.mlp
+        joined = attention.q_proj, attention.k_proj, attention.v_proj
+        biases = [projection.bias for projection in joined if projection.bias is not None]
         layers.append(
             _LayerWeights(
                 input_norm=block.input_layernorm.weight,
-                qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
+                qkv=torch.cat([projection.weight for projection in joined]),
+                qkv_bias=torch.cat(biases) if biases else None,
                 query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
                 key_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
                 output=attention.o_proj.weight,
@@ -281,7 +294,7 @@ def _read_weights(model: Any) -> _Weights:
                 down=mlp.down_proj.weight,
             )
         )
-    half = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    half = torch.arange(0, head_dim, 2).float() / head_dim
     return _Weights(
         embedding=model.model.embed_tokens.weight,
         head=model.lm_head.weight,
@@ -346,7 +359,7 @@ class CheckpointPolicy:
         """Load model and tokenizer.
 
         Args:
-            folder: Hugging Face folder of a dense Qwen3 or Llama model with a chat template.
+            folder: Hugging Face folder of a dense Qwen3, Qwen2 or Llama model with a chat template.
             temperature: Of the sampling; 0 is greedy.
             seed: Of the sampling.
             max_new_tokens: Of one assistant text.

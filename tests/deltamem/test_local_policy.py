@@ -1,4 +1,4 @@
-"""A checkpoint folder as a policy, and the batched sampler against transformers' own Qwen3."""
+"""A checkpoint folder as a policy, and the batched sampler against transformers' own models."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ VOCABULARY = 61
 EOS = 2
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [7, 7, 7], list(range(10, 50)), [5, 6, 7, 8, 10], [11], [3, 4] * 9]
 MANY = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(70)]
+_OTHERS = [{"kind": "llama"}, {"kind": "qwen2"}]
 LIMITS = [1 + (7 * row) % 40 for row in range(70)]
 
 
@@ -38,12 +39,14 @@ def make_model(seed: int = 0, kind: str = "qwen3", **changes: object) -> Any:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.3}
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "tie_word_embeddings": True}
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if kind == "qwen2":
+        del sizes["head_dim"]  # its heads divide the hidden size
     config = transformers.AutoConfig.for_model(kind, **{**sizes, **heads, **rope, **tokens, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
-        # Norms of one would hide a norm that is left out.
+        # Norms of one would hide a norm that is left out, and biases of zero a bias.
         for name, weight in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or name.endswith("bias"):
                 weight.uniform_(0.7, 1.3)
     return model
 
@@ -67,7 +70,7 @@ def sampled(generator: local_policy.BatchGenerator, temperature: float, limit: i
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, "tie_word_embeddings": False}, {"kind": "llama"}],
+    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, "tie_word_embeddings": False}, *_OTHERS],
 )
 def test_greedy_tokens_are_those_of_transformers(changes):
     model = make_model(3, **changes)
@@ -292,6 +295,8 @@ def swap(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         ("config.json", lambda content: b"{nope", "not a valid JSON"),
         ("config.json", swap(b'"qwen3"', b'"gemma"'), "'gemma'"),
         ("config.json", swap(b'"default"', b'"linear", "factor": 2.0'), "positions are of type 'linear'"),
+        ("config.json", swap(b'"use_sliding_window": false', b'"use_sliding_window": true'), "a sliding window"),
+        ("config.json", swap(b'"attention_bias": false', b'"attention_bias": true'), "biases"),
         ("model.safetensors", lambda content: content[:3000], "cannot be loaded"),
         ("model.safetensors", swap(b"model.norm.weight", b"model.nurm.weight"), "model.norm.weight"),
         ("tokenizer.json", lambda content: b"{}", "cannot be loaded"),
