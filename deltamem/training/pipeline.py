@@ -6,7 +6,8 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -222,7 +223,7 @@ def _teach(config: DictConfig, settings: TrainSettings, options: WarmStartConfig
 
     from deltamem.training.tiny import train
 
-    _use_cpu(settings)
+    _use_threads(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.out / "model")
     model = Qwen3ForCausalLM.from_pretrained(settings.out / "model", dtype=torch.float32)
     begin = time.perf_counter()
@@ -235,7 +236,8 @@ def _teach(config: DictConfig, settings: TrainSettings, options: WarmStartConfig
             progress.show(figures["step"], "{phase}, loss {loss:.3f}, accuracy {accuracy:.3f}".format(**figures))
 
         episode = settings.episode.config()
-        train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
+        with _rounded_products():
+            train(model, tokenizer, data.early_sessions(settings), episode, options, seed=settings.seed, report=report)
     _save_warm_start(config, settings, model, tokenizer)
 
 
@@ -270,7 +272,7 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
 
     console = console or Console(highlight=False)
     options = cast(SupervisedConfig, settings.warm_start)
-    _use_cpu(settings)
+    _use_threads(settings)
     device = "cpu" if settings.cpu_threads is not None else "cuda"
     start = config.actor_rollout_ref.model
     passes, heldout = supervised_data(config, settings, steps=options.steps)
@@ -300,14 +302,26 @@ def tune(config: DictConfig, settings: TrainSettings, identity: str, console: Co
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _use_cpu(settings: TrainSettings) -> None:
+def _use_threads(settings: TrainSettings) -> None:
+    import torch
+
+    if settings.cpu_threads is not None:
+        torch.set_num_threads(settings.cpu_threads)
+
+
+@contextmanager
+def _rounded_products() -> Iterator[None]:
+    """Round factors of float32 to bfloat16 where that is faster; not of what the process computes afterwards."""
     import torch
 
     from deltamem.training.warm_start import faster_in_bfloat16
 
-    if settings.cpu_threads is not None:
-        torch.set_num_threads(settings.cpu_threads)
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium" if faster_in_bfloat16("cpu") else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _save_warm_start(

@@ -322,6 +322,7 @@ def test_the_stage_goes_on_and_grpo_starts_from_its_model(tmp_path, start, monke
     assert [record["step"] for record in records] == list(range(7))
     model = AutoModelForCausalLM.from_pretrained(found.output)
     assert model.config.model_type == "llama" and not (out / "warm_start" / CHECKPOINT).exists()
+    assert torch.get_float32_matmul_precision() == "highest", "embeddings and adapters of this process would be rounded"
     noted = json.loads((found.output / "episode.json").read_text())
     assert (noted["thinking"], noted["turn_tokens"]) == (False, settings.turn_tokens)
     assert export.export_run(out, tmp_path / "policy", step=0) == 0
@@ -493,3 +494,11 @@ def test_products_are_rounded_only_where_that_is_faster(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
     assert faster_in_bfloat16(device) is faster
+
+
+def test_products_are_as_they_were_after_the_warm_start_of_a_model_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    with pytest.raises(KeyError), pipeline._rounded_products():
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
