@@ -165,6 +165,8 @@ class Everyday(StrictModel):
     kinds: dict[FactKind, Weight]
     initial: Range
     newcomers: Share
+    introductions: Share
+    introduced: Range
     facts: Range
     turns: Range
     chat: Share
@@ -174,6 +176,7 @@ class Everyday(StrictModel):
     idle: Share
     friends: Share
     guessed: Share
+    stated: Share
     false_recalls: Share
     families: Share
     first_names: Share

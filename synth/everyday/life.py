@@ -31,6 +31,7 @@ from synth.everyday.scenes import (
     scenes_of,
     slots_of,
 )
+from synth.everyday.statements import Statement, statements
 from synth.offline.grammar import capitalised
 from synth.planning import rounded
 from synth.records import (
@@ -47,6 +48,10 @@ from synth.records import (
 from synth.validators.base import dates_in, memory_stems, rivals
 
 _INTAKE_SCENES = 8
+_ATTRIBUTES = 0.3
+"""Share of attributes, at least, in what is known before the first session and in what an introduction states."""
+_STATED_AT_ONCE = 6
+"""Facts that a turn of an introduction states, at most."""
 _SHORT_REMARK = 12
 """Words of a remark or question that the owner may go on over, at most."""
 _WHOLE = re.compile(r"(?:I|I'm|I've|I'd|I'll|We|We're|We've|They|He|She|It|It's|The|There|My|Our|And|But|So|Then|Now) ")
@@ -152,19 +157,17 @@ class Life:
         self._today = start.date()
         wanted = 0 if self._newcomer else self._rng.randint(self._plan.initial.min, self._plan.initial.max)
         while sum(len(one.facts) for one in self._instances) < wanted:
-            self._begun(self._fresh_scene("attribute" if self._rng.random() < 0.3 else self._wanted_kind()))
+            scene = self._fresh_scene(self._any_kind())
+            self._begun(scene, scene.facts)
         held = [fact for one in self._instances for fact in one.facts.values()]
         return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
 
-    def _begun(self, scene: AuthoredScene, facts: Sequence[str] | None = None) -> tuple[PlayedScene, dict[str, HeldFact]]:
-        """A scene comes into this life; what it leaves to remember, of some of its facts or all."""
+    def _begun(self, scene: AuthoredScene, facts: Mapping[str, SceneFact]) -> tuple[PlayedScene, dict[str, HeldFact]]:
+        """A scene comes into this life; what it leaves to remember of some of its facts."""
         values = self._cast.fill(scene, self._rng, self._today)
         instance = PlayedScene(scene, values)
-        chosen = scene.facts if facts is None else {name: scene.facts[name] for name in facts}
-        for name, fact in chosen.items():
-            # What can come again has the same wording each time, so that memories differ in values alone.
-            rng = self._rng if scene.once else random.Random(f"{self.name}/{scene.name}/{name}")
-            if (held := self._held(fact, values, rng)).text not in self._texts:
+        for name, fact in facts.items():
+            if (held := self._held(fact, values, self._wording(scene, name))).text not in self._texts:
                 instance.facts[name] = held
                 self._texts.add(held.text)
                 self._kinds[fact.kind] += 1
@@ -174,6 +177,10 @@ class Life:
         self._without.update(scene.without)
         return instance, instance.facts
 
+    def _wording(self, scene: AuthoredScene, fact: str) -> random.Random:
+        """Draws the words of a fact: of what can come again the same each time, so that memories differ in values alone."""
+        return self._rng if scene.once else random.Random(f"{self.name}/{scene.name}/{fact}")
+
     def _held(self, fact: SceneFact, values: Mapping[str, str], rng: random.Random) -> HeldFact:
         keys = tuple(
             filled(key, values) if isinstance(key, str) else tuple(dict.fromkeys(filled(one, values) for one in key))
@@ -181,6 +188,10 @@ class Life:
         )
         recall = draw(rng, [fact.recall], values) if fact.recall else ""
         return HeldFact(draw(rng, fact.label, values), keys, recall, fact.kind, self._session)
+
+    def _any_kind(self) -> str:
+        """What whoever gets to know somebody hears first, or the kind that is furthest behind its share."""
+        return "attribute" if self._rng.random() < _ATTRIBUTES else self._wanted_kind()
 
     def _wanted_kind(self) -> str:
         """The kind that is furthest behind its share."""
@@ -258,6 +269,9 @@ class Life:
         wanted = rng.randint(plan.facts.min, plan.facts.max)
         intake = self._session == 0 and self._newcomer
         changing = [] if intake else rng.sample(self._instances, len(self._instances))
+        if intake and rng.random() < plan.introductions:
+            yield from self._introduction(before)
+            return
         updates, repeats = rounded(rng, plan.updates * wanted), rounded(rng, plan.repeats * wanted)
         done = 0
         for instance in changing:
@@ -283,6 +297,37 @@ class Life:
             done += len(piece.facts)
             yield piece
 
+    def _introduction(self, before: Mapping[str, frozenset[str]]) -> Iterator[SessionPart]:
+        """Turns in which a newcomer states several facts one after the other."""
+        rng = self._rng
+        wanted = rng.randint(self._plan.introduced.min, self._plan.introduced.max)
+        while wanted > 0:
+            most = min(wanted, rng.randint(1, _STATED_AT_ONCE))
+            turn = list[SessionPart]()
+            while sum(len(piece.facts) for piece in turn) < most:
+                piece = self._stated(self._fresh_scene(self._any_kind()), before)
+                turn += [piece] if piece.facts else []
+            said = " ".join(piece.exchanges[0][0] for piece in turn)
+            facts = [fact for piece in turn for fact in piece.facts]
+            wanted -= len(facts)
+            yield SessionPart([(said, _say(rng, "tell_more"))], facts)
+
+    def _stated(self, scene: AuthoredScene, before: Mapping[str, frozenset[str]]) -> SessionPart:
+        """A scene of which the person says outright what there is to remember, as far as it can be put so."""
+        chosen = {
+            name: self._wording(scene, name).choice(ways) for name, fact in scene.facts.items() if (ways := statements(fact))
+        }
+        facts = {name: _worded(scene.facts[name], one) for name, one in chosen.items()}
+        instance, held = self._begun(scene, facts)
+        piece = self._outright([chosen[name] for name in held], instance.values)
+        piece.facts += [(0, self._fact(Event.ADD, fact, "", piece, before)) for fact in held.values()]
+        return piece
+
+    def _outright(self, stated: Iterable[Statement], values: Mapping[str, str]) -> SessionPart:
+        """Facts that are stated one after the other."""
+        said = " ".join(draw(self._rng, [one.said], values) for one in stated)
+        return SessionPart([(said, _say(self._rng, "acknowledged"))])
+
     def _told(
         self, scene: AuthoredScene, friend: bool, *, own: bool = True, before: Mapping[str, frozenset[str]] = {}
     ) -> SessionPart:
@@ -293,7 +338,10 @@ class Life:
         if not own:
             values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
             return SessionPart(self._spoken(telling, values))
-        instance, held = self._begun(scene, telling.facts)
+        if rng.random() < self._plan.stated and any(map(statements, scene.facts.values())):
+            return self._stated(scene, before)
+        named = scene.facts if telling.facts is None else telling.facts
+        instance, held = self._begun(scene, {name: scene.facts[name] for name in named})
         piece = SessionPart(self._spoken(telling, instance.values, scene.facts.values()))
         # What is guessed is all that is said, so it has to hold everything.
         guess = next((name for name, fact in held.items() if fact.recall and satisfied(fact.keys, fact.recall)), "")
@@ -339,12 +387,17 @@ class Life:
         instance.told.add(place)
         days = {slot: value for slot, value in instance.values.items() if not slot.startswith(("ago", "ahead", "recent"))}
         values = self._cast.fill(instance.scene, rng, self._today, days)
-        tellings = [one for one in later.tell if _fits(one, friend)] or list(later.tell)
-        telling = rng.choice(tellings)
-        piece = SessionPart(self._spoken(telling, values, (*later.change.values(), *later.add.values())))
-        told = {*later.change, *later.add} if telling.facts is None else set(telling.facts)
-        for name, fact in later.change.items():
-            if name not in told:
+        facts = {**later.change, **later.add}
+        chosen = {name: rng.choice(ways) for name, fact in facts.items() if (ways := statements(fact))}
+        if chosen and rng.random() < self._plan.stated:
+            facts = {name: _worded(facts[name], one) for name, one in chosen.items()}
+            piece = self._outright(chosen.values(), values)
+        else:
+            telling = rng.choice([one for one in later.tell if _fits(one, friend)] or later.tell)
+            piece = SessionPart(self._spoken(telling, values, facts.values()))
+            facts = {name: fact for name, fact in facts.items() if telling.facts is None or name in telling.facts}
+        for name, fact in facts.items():
+            if name not in later.change:
                 continue
             old = instance.facts[name]
             new = self._held(fact, values, rng)
@@ -360,8 +413,8 @@ class Life:
             signal = self._signal(old.text, new, piece)
             made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
             piece.facts.append((_best(piece.exchanges, new.text), made))
-        for name, fact in later.add.items():
-            if name in told and (held := self._held(fact, values, rng)).text not in self._texts:
+        for name, fact in facts.items():
+            if name in later.add and (held := self._held(fact, values, rng)).text not in self._texts:
                 self._texts.add(held.text)
                 instance.facts[name] = held
                 self._kinds[fact.kind] += 1
@@ -529,6 +582,11 @@ def _say(rng: random.Random, rule: str, **values: str) -> str:
 def _asked_back(rng: random.Random, recall: str) -> str:
     """How the other side comes to speak of what it remembers."""
     return capitalised(_say(rng, "asked_back", said=_say(rng, "recalled", recall=recall)))
+
+
+def _worded(fact: SceneFact, stated: Statement) -> SceneFact:
+    """The fact with the label that keeps a statement word for word."""
+    return fact.model_copy(update={"label": (stated.label,)})
 
 
 def _fits(telling: Telling, friend: bool) -> bool:

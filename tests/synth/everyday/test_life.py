@@ -17,8 +17,9 @@ from deltamem.config import composed
 from deltamem.embedding import CachedEmbedder
 from deltamem.memory import Event
 from deltamem.sessions import FactKind, LabelledSession, read_sessions
+from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
-from synth.config import Shape
+from synth.config import Range, Shape
 from synth.everyday.life import Life
 from synth.everyday.person import write_life
 from synth.everyday.scenes import scenes
@@ -89,6 +90,34 @@ def test_newcomers_begin_with_nothing_and_introduce_themselves() -> None:
     first = next(labelled_sessions(person))
     assert len(first.operations) >= 6
     assert {one.event for one in first.operations} == {Event.ADD}
+
+
+def best_said(session: LabelledSession) -> list[float]:
+    """Of each new memory the largest share of its words that stands in one turn of the person."""
+    name = content_stems(session.session.person_name)
+    turns = [content_stems(turn.content) for turn in session.session.dialogue if turn.role == "user"]
+    stems = [content_stems(one.text) - name for one in session.operations if one.event is Event.ADD]
+    return [max(len(words & turn) / len(words) for turn in turns) for words in stems if words]
+
+
+def test_an_introduction_states_its_facts_nearly_word_for_word() -> None:
+    for number in range(4):
+        first = next(labelled_sessions(life(number, 1, newcomers=1.0, introductions=1.0, introduced=Range(min=9, max=12))))
+        assert 9 <= len(first.operations) < 12 + 6
+        assert {one.event for one in first.operations} == {Event.ADD}
+        shares = best_said(first)
+        assert sum(shares) / len(shares) > 0.6
+
+
+def test_what_is_stated_is_nearer_to_the_memory_than_what_is_told() -> None:
+    def mean(stated: float) -> float:
+        plan = {"stated": stated, "newcomers": 0.0}
+        shares = [
+            one for number in range(4) for session in labelled_sessions(life(number, **plan)) for one in best_said(session)
+        ]
+        return sum(shares) / len(shares)
+
+    assert mean(1.0) > mean(0.0) + 0.1
 
 
 def test_a_kind_that_is_left_out_is_nowhere() -> None:
