@@ -27,7 +27,17 @@ from eval.summary import write_summary
 from eval.systems.kinds import asks_model, make_system, system_kind
 from eval.transfer.data import TransferConfig, read_people
 from eval.transfer.measures import Ruler, bag_of_words
-from eval.transfer.report import BENCHMARK, markdown_table, read_summary, summarise, summary_table, warnings
+from eval.transfer.report import (
+    BENCHMARK,
+    COUNTS_FILE,
+    markdown_table,
+    read_summary,
+    suite_counts,
+    summarise,
+    summary_table,
+    warnings,
+    write_counts,
+)
 from eval.transfer.run import TransferFiles, TransferRun
 
 if TYPE_CHECKING:
@@ -62,7 +72,9 @@ async def evaluate(config: TransferConfig, console: Console) -> dict[str, Any]:
             if config.bag_of_words is not None:
                 noted["bag_of_words_sha256"] = file_sha256(config.bag_of_words)
             ruler = Ruler(embedder, config.threshold, config.draws, config.seed, words)
-            summary = await asyncio.to_thread(summarise, run, data, ruler, noted)
+            counts = await asyncio.to_thread(lambda: {name: suite_counts(run, name, ruler) for name in config.suites})
+            summary = summarise(run, data, counts, noted)
+            write_counts(config.out / COUNTS_FILE, counts)
     summary["warnings"] += manifest.warnings()
     write_summary(config.out, summary)
     return summary

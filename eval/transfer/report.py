@@ -16,7 +16,7 @@ from rich.table import Table
 
 from deltamem.errors import DeltaMemError
 from deltamem.intervals import bootstrap_interval, percent_text
-from deltamem.runs import config_hash, versions
+from deltamem.runs import atomic_writer, config_hash, versions
 from deltamem.text_files import read_text
 from eval.records import IngestRecord
 from eval.summary import SUMMARY_FILE, system_label
@@ -27,6 +27,7 @@ from eval.transfer.measures import Counts, Ruler, nameless, pooled, question_cou
 from eval.transfer.run import TransferRun
 
 BENCHMARK = "transfer"
+COUNTS_FILE = "counts.jsonl"
 PEOPLE = 8
 """From so many people on, intervals are a bootstrap of people; fewer are too few to draw from, so sessions are drawn."""
 
@@ -66,7 +67,11 @@ COPIERS = {
 """Who needs no system, and has a row of their own in the Markdown table."""
 
 
-def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> dict[tuple[str, str], list[Counts]]:
+SessionCounts = dict[tuple[str, str], list[Counts]]
+"""By store and session what was counted."""
+
+
+def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> SessionCounts:
     """By store and session what was counted; of sessions that were not read nothing."""
     counts: dict[tuple[str, str], list[Counts]] = defaultdict(list)
     config, files = run.config, run.files
@@ -137,7 +142,19 @@ def _elsewhere(people: Sequence[TransferPerson], place: int, number: int) -> Seq
     return nameless(far.sessions[0].points, far.store.owner) if far is not people[place] else ()
 
 
-def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def write_counts(path: Path, counts: Mapping[str, SessionCounts]) -> None:
+    """Write a line a session with the numerator and denominator of each measure, to pool those of any sessions."""
+    with atomic_writer(path) as file:
+        for suite, sessions in counts.items():
+            for (store, session), counted in sessions.items():
+                names = dict.fromkeys(name for one in counted for name in one)
+                sums = {name: [sum(one[name][side] for one in counted if name in one) for side in (0, 1)] for name in names}
+                file.write(json.dumps({"suite": suite, "store": store, "session": session, "counts": sums}) + "\n")
+
+
+def summarise(
+    run: TransferRun, data: TransferData, counted: Mapping[str, SessionCounts], provenance: Mapping[str, Any]
+) -> dict[str, Any]:
     """What ``summary.json`` holds: for each suite ``people``, ``sessions``, ``cost`` and ``scores`` with intervals.
 
     Intervals are a bootstrap of people where there are `PEOPLE`, else of sessions: those say how far the figures depend on
@@ -146,10 +163,9 @@ def summarise(run: TransferRun, data: TransferData, ruler: Ruler, provenance: Ma
     config = run.config
     suites = {}
     groups_by = {}
-    for suite in dict.fromkeys(config.suites):
+    for suite, counts in counted.items():
         people = [person for person in run.people if person.suite == suite]
         groups_by[suite] = "person" if len(people) >= PEOPLE else "session"
-        counts = suite_counts(run, suite, ruler)
         names = dict.fromkeys(name for of in counts.values() for one in of for name in one)
         scores = {}
         for name in names:

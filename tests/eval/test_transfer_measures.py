@@ -274,6 +274,19 @@ def test_a_model_that_is_right_finds_all_points_and_updates_and_nothing_is_done_
     assert first["provenance"]["data"]["locomo"]["file"] == "locomo10.json"
 
 
+def test_scores_can_be_pooled_from_what_was_counted_of_each_session(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    summary = run("system=copy_all")
+    rows = [json.loads(line) for line in (tmp_path / "out" / "counts.jsonl").read_text("utf-8").splitlines()]
+    read = {suite: of["sessions"]["number"] for suite, of in summary["suites"].items()}
+    assert {suite: len({row["session"] for row in rows if row["suite"] == suite}) for suite in read} == read
+    for suite in read:
+        for name, score in scores(summary, suite).items():
+            of = [row["counts"][name] for row in rows if row["suite"] == suite and name in row["counts"]]
+            assert sum(top for top, _ in of) / sum(bottom for _, bottom in of) == pytest.approx(score)
+
+
 def test_the_card_of_a_policy_shows_what_carries_over_by_exactly_its_weights(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
