@@ -212,12 +212,12 @@ class Life:
         """Whether none of some kinds is left out by the plan."""
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
-    def _fresh_scene(self, kind: str, friend: bool = False) -> AuthoredScene:
-        """A scene with facts of a kind, if there is one, that is new to this life or comes again with other values."""
-        if self._rng.random() < self._plan.families:
+    def _fresh_scene(self, kind: str, friend: bool = False, *, again: bool = True) -> AuthoredScene:
+        """A scene with facts of a kind, if there is one, that is new to this life or may come again with other values."""
+        if again and self._rng.random() < self._plan.families:
             had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
-            if again := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
-                return self._rng.choice(again)
+            if fitting := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
+                return self._rng.choice(fitting)
         found = [scene for scene in _by_kind(self._split).get(kind, ()) if self._free(scene, friend)]
         found = found or [scene for scene in scenes_of(self._split) if scene.facts and self._free(scene, friend)]
         # A life that has had all scenes sees some of them again.
@@ -305,7 +305,7 @@ class Life:
             most = min(wanted, rng.randint(1, _STATED_AT_ONCE))
             turn = list[SessionPart]()
             while sum(len(piece.facts) for piece in turn) < most:
-                piece = self._stated(self._fresh_scene(self._any_kind()), before)
+                piece = self._stated(self._fresh_scene(self._any_kind(), again=False), before)
                 turn += [piece] if piece.facts else []
             said = " ".join(piece.exchanges[0][0] for piece in turn)
             facts = [fact for piece in turn for fact in piece.facts]
