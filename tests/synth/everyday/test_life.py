@@ -169,7 +169,7 @@ def test_nobody_is_without_a_partner_and_speaks_of_one() -> None:
         one = Life(random.Random(1), sizes.everyday, profile.fixed, "train", newcomer=True)
         one._today = date(2026, 3, 4)
         assert one._free(second, friend=False)
-        one._begun(first)
+        one._begun(first, first.facts)
         assert not one._free(second, friend=False)
 
 
