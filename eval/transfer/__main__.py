@@ -72,7 +72,8 @@ async def evaluate(config: TransferConfig, console: Console) -> dict[str, Any]:
             if config.bag_of_words is not None:
                 noted["bag_of_words_sha256"] = file_sha256(config.bag_of_words)
             ruler = Ruler(embedder, config.threshold, config.draws, config.seed, words)
-            counts = await asyncio.to_thread(lambda: {name: suite_counts(run, name, ruler) for name in config.suites})
+            suites: Sequence[str] = config.suites
+            counts = await asyncio.to_thread(lambda: {suite: suite_counts(run, suite, ruler) for suite in suites})
             summary = summarise(run, data, counts, noted)
             write_counts(config.out / COUNTS_FILE, counts)
     summary["warnings"] += manifest.warnings()
