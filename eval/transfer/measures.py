@@ -209,12 +209,18 @@ def question_counts(
     return counts
 
 
-def pooled(counts: Mapping[tuple[str, str], Sequence[Counts]], name: str) -> tuple[list[float], list[float], list[str]]:
+def summed(counts: Iterable[Counts]) -> Counts:
+    """Several counts of one session in one."""
+    sums: Counts = {}
+    for one in counts:
+        for name, (top, bottom) in one.items():
+            before = sums.get(name, (0, 0))
+            sums[name] = before[0] + top, before[1] + bottom
+    return sums
+
+
+def pooled(counts: Mapping[tuple[str, str], Counts], name: str) -> tuple[list[float], list[float], list[str]]:
     """Numerators, denominators and stores of a measure, one of each for each session that has it."""
-    sums = [
-        (*map(sum, zip(*own, strict=True)), store)
-        for (store, _), of in counts.items()
-        if (own := [one[name] for one in of if name in one])
-    ]
-    tops, bottoms, stores = zip(*sums, strict=True)
+    found = [(*own[name], store) for (store, _), own in counts.items() if name in own]
+    tops, bottoms, stores = zip(*found, strict=True)
     return list(tops), list(bottoms), list(stores)

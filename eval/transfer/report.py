@@ -23,7 +23,7 @@ from eval.summary import SUMMARY_FILE, system_label
 from eval.systems.base import Passage
 from eval.systems.baselines import SentenceIndex
 from eval.transfer.data import TransferConfig, TransferData, TransferPerson
-from eval.transfer.measures import Counts, Ruler, nameless, pooled, question_counts
+from eval.transfer.measures import Counts, Ruler, nameless, pooled, question_counts, summed
 from eval.transfer.run import TransferRun
 
 BENCHMARK = "transfer"
@@ -67,7 +67,7 @@ COPIERS = {
 """Who needs no system, and has a row of their own in the Markdown table."""
 
 
-SessionCounts = dict[tuple[str, str], list[Counts]]
+SessionCounts = dict[tuple[str, str], Counts]
 """By store and session what was counted."""
 
 
@@ -103,7 +103,7 @@ def suite_counts(run: TransferRun, suite: str, ruler: Ruler) -> SessionCounts:
                     one = question_counts(*of, by_time=by_time and not name, with_time=config.with_time)
                     measured |= {f"{name}{measure}": count for measure, count in one.items()}
                 counts[person.store.id, question.session].append(measured)
-    return dict(counts)
+    return {key: summed(of) for key, of in counts.items()}
 
 
 async def _sentences_found(
@@ -146,9 +146,7 @@ def write_counts(path: Path, counts: Mapping[str, SessionCounts]) -> None:
     """Write a line a session with the numerator and denominator of each measure, to pool those of any sessions."""
     with atomic_writer(path) as file:
         for suite, sessions in counts.items():
-            for (store, session), counted in sessions.items():
-                names = dict.fromkeys(name for one in counted for name in one)
-                sums = {name: [sum(one[name][side] for one in counted if name in one) for side in (0, 1)] for name in names}
+            for (store, session), sums in sessions.items():
                 file.write(json.dumps({"suite": suite, "store": store, "session": session, "counts": sums}) + "\n")
 
 
@@ -166,7 +164,7 @@ def summarise(
     for suite, counts in counted.items():
         people = [person for person in run.people if person.suite == suite]
         groups_by[suite] = "person" if len(people) >= PEOPLE else "session"
-        names = dict.fromkeys(name for of in counts.values() for one in of for name in one)
+        names = dict.fromkeys(name for of in counts.values() for name in of)
         scores = {}
         for name in names:
             tops, bottoms, stores = pooled(counts, name)

@@ -31,7 +31,7 @@ from synth.everyday.scenes import (
     scenes_of,
     slots_of,
 )
-from synth.everyday.statements import Statement, statements
+from synth.everyday.statements import StatedLabel, statements
 from synth.offline.grammar import capitalised
 from synth.planning import rounded
 from synth.records import (
@@ -323,7 +323,7 @@ class Life:
         piece.facts += [(0, self._fact(Event.ADD, fact, "", piece, before)) for fact in held.values()]
         return piece
 
-    def _outright(self, stated: Iterable[Statement], values: Mapping[str, str]) -> SessionPart:
+    def _outright(self, stated: Iterable[StatedLabel], values: Mapping[str, str]) -> SessionPart:
         """Facts that are stated one after the other."""
         said = " ".join(draw(self._rng, [one.said], values) for one in stated)
         return SessionPart([(said, _say(self._rng, "acknowledged"))])
@@ -584,7 +584,7 @@ def _asked_back(rng: random.Random, recall: str) -> str:
     return capitalised(_say(rng, "asked_back", said=_say(rng, "recalled", recall=recall)))
 
 
-def _worded(fact: SceneFact, stated: Statement) -> SceneFact:
+def _worded(fact: SceneFact, stated: StatedLabel) -> SceneFact:
     """The fact with the label that keeps a statement word for word."""
     return fact.model_copy(update={"label": (stated.label,)})
 

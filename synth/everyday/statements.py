@@ -60,7 +60,7 @@ _OF_THE_PERSON = re.compile(r"\[?(?:I|My)\b")
 _DATE = re.compile(r"\{((?:ago|ahead|recent)[0-9]*)_date\}")
 
 
-class Statement(NamedTuple):
+class StatedLabel(NamedTuple):
     """What the person says, and the label that keeps it word for word; both without alternatives but for contractions."""
 
     said: str
@@ -68,10 +68,13 @@ class Statement(NamedTuple):
 
 
 @cache
-def statements(fact: SceneFact) -> tuple[Statement, ...]:
+def statements(fact: SceneFact) -> tuple[StatedLabel, ...]:
     """How the person can state a fact; those that begin with the person where there are any, as people talk."""
     found = [
-        Statement(said, text) for label in fact.label for text in _expanded(parse(label)) if (said := in_first_person(text))
+        StatedLabel(said, text)
+        for label in fact.label
+        for text in _expanded(parse(label))
+        if (said := in_first_person(text))
     ]
     return tuple([one for one in found if _OF_THE_PERSON.match(one.said)] or found)
 
@@ -81,7 +84,7 @@ def in_first_person(label: str) -> str:
 
     ``{name} likes {dish}, as {they} is from {city}.`` becomes ``I like {dish}, as [I'm|I am] from {city}.``
     """
-    if _NOT_TURNED.search(label) or "[" in label:
+    if _NOT_TURNED.search(label):
         return ""
     text = label
     for slot, word in _OWN.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from datetime import date
+from datetime import date, datetime
 from functools import cache
 
 import pytest
@@ -106,7 +106,17 @@ def test_an_introduction_states_its_facts_nearly_word_for_word() -> None:
         assert 9 <= len(first.operations) < 12 + 6
         assert {one.event for one in first.operations} == {Event.ADD}
         shares = best_said(first)
-        assert sum(shares) / len(shares) > 0.6
+        assert sum(shares) / len(shares) > 0.9  # all but dates and persons
+
+
+def test_nothing_comes_twice_in_an_introduction() -> None:
+    sizes, profile = demanding(), life(1).profile
+    assert sizes.everyday is not None and profile is not None
+    plan = sizes.everyday.model_copy(update={"families": 1.0, "introductions": 1.0})
+    one = Life(random.Random(1), plan, profile.fixed, "train", newcomer=True)
+    one.session(0, datetime(2026, 3, 4, 9))
+    names = [played.scene.name for played in one._instances]
+    assert len(names) == len(set(names)) > 5
 
 
 def test_what_is_stated_is_nearer_to_the_memory_than_what_is_told() -> None:

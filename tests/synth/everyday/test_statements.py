@@ -27,7 +27,6 @@ from synth.everyday.statements import in_first_person, statements
         ("Talking in front of people makes {name} nervous.", "Talking in front of people makes me nervous."),
         ("An aunt of {name}'s, {aunt}, bakes.", "An aunt of mine, {aunt}, bakes."),
         ("It helps {name} to know cousin {cousin_f} is near.", "It helps me to know my cousin {cousin_f} is near."),
-        ("{name} watches and teaches, {they} says.", ""),  # "watches and teaches" could be nouns
     ],
 )
 def test_labels_in_the_first_person(label: str, said: str) -> None:
@@ -40,6 +39,7 @@ def test_labels_in_the_first_person(label: str, said: str) -> None:
         "{name} and {partner} want their own house.",  # "we"
         "{name} thinks that {sister} is kind and works too much.",  # whose work?
         "{name} likes the dogs and walks.",
+        "{name} watches and teaches, {they} says.",  # could be nouns
         "{friend_f} has a spare key, and {name} has hers.",
         "The choir took {name}, who sings alto.",
         "What drives {name} is the memory.",
@@ -63,14 +63,22 @@ def test_most_facts_of_the_scenes_can_be_stated_and_need_nothing_that_the_scene_
     found = [(statements(fact), slots) for fact, slots in _facts()]
     assert sum(bool(texts) for texts, _ in found) > 0.85 * len(found)
     for texts, slots in found:
-        assert all(slots_of(one.said) <= slots for one in texts)
+        assert all(slots_of(one.said) <= slots and one.said == in_first_person(one.label) for one in texts)
 
 
 _WRONG = re.compile(
     r"\{(?:name|they|them|their|theirs|themself)\}|\bI (?:is|has|does|goes|wants|likes|feels)\b"
-    r"|\b(?:me|mine|my) (?:am|has|have)\b|\b(?:and|but) (?:is|has|does)\b.*\bI\b$"
+    r"|\b(?:me|mine|my) (?:am|has|have)\b"
 )
 
 
 def test_no_statement_has_the_marks_of_a_wrong_turn() -> None:
     assert not [one.said for fact, _ in _facts() for one in statements(fact) if _WRONG.search(one.said)]
+
+
+def test_whoever_works_somewhere_has_not_lost_their_job() -> None:
+    stated = {scene.name: [one.said for fact in scene.facts.values() for one in statements(fact)] for scene in scenes()}
+    employed = {name for name, said in stated.items() if any("as a {job} at {employer}" in text for text in said)}
+    jobless = {"let_go", "pf_laid_off_support", "pa_career_redundancy_calm"}
+    assert employed and jobless <= stated.keys()
+    assert all("job" in scene.group for scene in scenes() if scene.name in employed | jobless)
