@@ -476,6 +476,7 @@ class Trajectory:
     """Those that can be applied; None if the outputs are missing or could not be read."""
     violations: tuple[Violation, ...] = ()
     failure: str | None = None  # What broke in our own machinery, if anything; such an episode says nothing about the model
+    cut: bool = False  # Whether the answer was cut at a token limit, so that more may be due than `operations`
 
     @property
     def seen_ids(self) -> frozenset[str]:
@@ -525,6 +526,7 @@ class EpisodeLog:
         self._operations: tuple[Operation, ...] | None = None
         self._violations: list[Violation] = []
         self._failure: str | None = None
+        self._cut = False
 
     @property
     def problem(self) -> str:
@@ -555,6 +557,7 @@ class EpisodeLog:
             operations=self._operations,
             violations=tuple(self._violations),
             failure=self._failure,
+            cut=self._cut,
         )
 
 
@@ -584,6 +587,7 @@ class Episode(EpisodeLog):
         self._turns += 1
         turn = read_turn(text, self._known_ids, thinking=self._config.thinking, tolerant=self._tolerant)
         self._violations += turn.violations
+        self._cut = truncated
         if truncated:
             self._violations.append(Violation.TOKEN_LIMIT)
         if truncated and turn.queries and self._tolerant:

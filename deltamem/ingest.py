@@ -104,6 +104,8 @@ def take_step(
 
 
 NEIGHBOURS = 3  # Stored memories that an addition is compared with
+MOST_DIVISIONS = 6
+"""Parts of a session that are read again in halves because an answer was cut, at most: some models never come to an end."""
 
 
 @dataclass(slots=True)
@@ -132,8 +134,9 @@ class ReadingSettings:
     """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
     safeguards: bool = True
     """Whether memories quoted in a session are marked, operations that repeat what is known or tell what the person did not
-    say are dropped, and answers are read tolerantly and asked for again. Off: the session is read as in training, so the
-    next state is what the model's own operations make of it (paper, section 3.1)."""
+    say are dropped, and answers are read tolerantly and asked for again, those cut at a token limit for each half of what
+    was read. Off: the session is read as in training, so the next state is what the model's own operations make of it
+    (paper, section 3.1)."""
     support: float = 0.3
     """Of mode ``react`` with safeguards: share of a memory's words that the person must have said, see
     `deltamem.own_words.keep_supported`; 0 asks for none."""
@@ -180,6 +183,7 @@ class SessionReader:
         known = self._owned.known_texts
         new_ids = self._owned.journal.new_ids()
         waiting = deque(self._split(session))
+        divided = 0  # How many parts were too much for one answer
         while waiting:
             part = waiting.popleft()
             shown = part.session
@@ -188,10 +192,19 @@ class SessionReader:
                 shown = replace(part.session, dialogue=marked)
                 if recalled:
                     reading.violations["recalled_quote"] += recalled
+            smaller = halves(part) if self._safeguards and divided < MOST_DIVISIONS else []
             try:
-                trajectory = await self._converse(shown, view, reading)
+                trajectory = await self._converse(shown, view, reading, accept_cut=bool(smaller))
             except ContextLengthError as error:
-                waiting.extendleft(reversed(halves(part, error)))
+                if not (smaller := halves(part)):
+                    raise ContextLengthError(
+                        f"the model's context window is too small for the prompt and a short session ({error})"
+                    ) from error.__cause__
+                waiting.extendleft(reversed(smaller))
+                continue
+            if trajectory is not None and trajectory.cut and smaller:
+                divided += 1
+                waiting.extendleft(reversed(smaller))
                 continue
             reading.parts += 1
             if trajectory is None:
@@ -216,9 +229,8 @@ class SessionReader:
             reading.changes += step.changes
             reading.vectors |= fresh
         if reading.parts > 1:
-            reading.notes.append(
-                f"the session does not fit the model's window and was read in {reading.parts} parts, all with its time"
-            )
+            reason = "is too much for one answer of the model" if divided else "does not fit the model's window"
+            reading.notes.append(f"the session {reason} and was read in {reading.parts} parts, all with its time")
         return reading
 
     def _split(self, session: Session) -> list[SessionPart]:
@@ -234,8 +246,13 @@ class SessionReader:
             return [SessionPart(session, tuple(range(1, len(session.dialogue) + 1)))]
         return split_session(session, max(SMALLEST_PART, min(limits)))
 
-    async def _converse(self, session: Session, view: OverlayBank, reading: SessionReading) -> Trajectory | None:
-        """Run the episode; if its answer cannot be read, again, told why. None if none of the answers can be read."""
+    async def _converse(
+        self, session: Session, view: OverlayBank, reading: SessionReading, *, accept_cut: bool
+    ) -> Trajectory | None:
+        """Run the episode; if its answer cannot be read, again, told why. None if none of the answers can be read.
+
+        With `accept_cut` an answer that was cut counts as read: less will be asked for at once.
+        """
         problem = ""
         for attempt in range(self._tries):
             asked = self._policy
@@ -257,7 +274,7 @@ class SessionReader:
             reading.violations.update(str(violation) for violation in trajectory.violations)
             if isinstance(episode, AssistedEpisode):
                 reading.violations.update({str(reason): times for reason, times in episode.adjustments.items()})
-            if trajectory.operations is not None:
+            if trajectory.operations is not None or (trajectory.cut and accept_cut):
                 return trajectory
             problem = episode.problem
         return None

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from deltamem.errors import ContextLengthError
 from deltamem.sessions import Session, Turn, format_dialogue
 
 BYTES_PER_TOKEN = 3
@@ -180,17 +179,11 @@ SMALLEST_PART = 128
 """Tokens. A part this small that still does not fit means that the window is too small for the prompt itself."""
 
 
-def halves(part: SessionPart, refused: ContextLengthError) -> list[SessionPart]:
-    """Split a part that did not fit in two, which is what was `refused`.
-
-    Raises:
-        ContextLengthError: If it is too small to be the reason.
-    """
+def halves(part: SessionPart) -> list[SessionPart]:
+    """Split a part in two; none if it is too small for that."""
     size = sum(estimate_tokens(turn.content) for turn in part.session.dialogue)
     if size <= SMALLEST_PART:
-        raise ContextLengthError(
-            f"the model's context window is too small for the prompt and a short session ({refused})"
-        ) from refused.__cause__
+        return []
     return [
         SessionPart(half.session, tuple(part.turn_numbers[number - 1] for number in half.turn_numbers))
         for half in split_session(part.session, max(SMALLEST_PART // 2, -(-size // 2)))

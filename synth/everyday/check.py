@@ -36,6 +36,7 @@ _FIRST_PERSON = re.compile(r"\b(?:I|I'm|I've|my|me|we|our|you|your)\b")
 _COMPUTED = re.compile(
     r"name$|spouse$|(?:.+_)?(?:they|them|their|theirs|themself)$|(?:ago|ahead|recent)[0-9]*(?:_date|_day)?$"
 )
+_DAY = re.compile(r"((?:ago|ahead|recent)[0-9]*)(?:_date|_day)?$")
 _TODAY = date(2026, 5, 20)
 
 
@@ -143,13 +144,16 @@ def _unsaid(
     rng: random.Random,
     place: str = "",
 ) -> Iterator[str]:
-    """Values of keys that nobody says and that no memory of the scene has; days are computed."""
+    """Values of labels that nobody says and that no memory of the scene has; days are drawn anew for each change."""
+    days = {day[1] for text in telling.turns for slot in slots_of(text) if (day := _DAY.match(slot))}
     said = " ".join([*(draw(rng, [text], values) for text in telling.turns), *(one for of in held.values() for one in of)])
     for name in facts if telling.facts is None else telling.facts:
         for label in facts[name].label:
             for slot in sorted(slots_of(label)):
                 if not _COMPUTED.match(slot) and values[slot].casefold() not in said.casefold():
                     yield f"{place} tell {telling.turns[0][:30]!r}.{name}.{slot}: nobody says {values[slot]!r}"
+                if place and (day := _DAY.match(slot)) and day[1] not in days:
+                    yield f"{place} tell {telling.turns[0][:30]!r}.{name}.{slot}: nobody says the day of the change"
 
 
 def report(scenes: Sequence[AuthoredScene]) -> str:

@@ -14,7 +14,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.ingest import Outcome
+from deltamem.ingest import MOST_DIVISIONS, Outcome
 from deltamem.journal.records import ChangeEvent
 from deltamem.llm import LLM, ResponseCache, seed_of_request
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
@@ -182,6 +182,39 @@ async def test_a_session_that_the_server_finds_too_long_is_split() -> None:
     memory = manager(Narrow())
     done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(30))))
     assert done.parts > 2 and len(memory.state()) == 30
+
+
+class Brief(RulePolicy):
+    """Whatever it wants to say, its answers are cut after some characters."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most, self.answers = most, 0
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        done = await super().complete(messages)
+        if "<outputs>" not in done.text or len(done.text) <= self._most:
+            return done
+        self.answers += 1
+        return Completion(done.text[: self._most], truncated=True, tokens=3, prompt_tokens=5)
+
+
+@pytest.mark.parametrize("safeguards", [True, False])
+async def test_a_session_whose_answer_is_cut_is_read_again_in_halves(safeguards: bool) -> None:
+    memory = manager(Brief(1500), safeguards=safeguards)
+    done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(30))))
+    if not safeguards:
+        assert done.parts == 1 and done.outcome is Outcome.UNREADABLE
+        return
+    assert len(memory.state()) == 30 and done.parts > 2 and done.outcome is Outcome.APPLIED
+    assert done.notes[0].startswith("the session is too much for one answer of the model and was read in")
+    assert [change.turns for change in done.changes] == [(2 * number + 1,) for number in range(30)]
+
+
+async def test_a_model_whose_answers_never_end_is_not_asked_for_ever() -> None:
+    memory = manager(policy := Brief(60))
+    done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(300))))
+    assert done.violations["token_limit"] == policy.answers <= 3 * MOST_DIVISIONS
 
 
 async def test_text_recalled_from_memory_is_not_stored_again() -> None:

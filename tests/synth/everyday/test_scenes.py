@@ -91,6 +91,16 @@ def test_what_is_wrong_is_named(changes: dict[str, object], expected: str) -> No
     assert any(expected in problem for problem in problems(scene(**changes)))
 
 
+def test_a_change_has_no_day_but_its_own() -> None:
+    """What happened before the change has another day, which is not drawn again."""
+    again = {"kind": "event", "label": "{name} swims weekly since {ago_date}.", "keys": ["weekly"]}
+    tell = ["Lake again. I go every week now.", "Weekly? Brave."]
+    made = scene(later=[{"op": "merge", "change": {"swam": again}, "tell": [tell]}])
+    assert any("nobody says the day" in problem for problem in problems(made))
+    told = scene(later=[{"op": "merge", "change": {"swam": again}, "tell": [["Lake again, weekly since {ago}.", "Brave."]]}])
+    assert list(problems(told)) == []
+
+
 OUT = {"kind": "event", "label": "{name} is out.", "keys": ["out"]}
 TOLD = {"op": "end", "tell": [["a", "b"]]}
 
