@@ -587,7 +587,7 @@ class Episode(EpisodeLog):
         self._turns += 1
         turn = read_turn(text, self._known_ids, thinking=self._config.thinking, tolerant=self._tolerant)
         self._violations += turn.violations
-        self._cut = truncated
+        self._cut = truncated and "</outputs>" not in text  # After its end an answer may go on for ever
         if truncated:
             self._violations.append(Violation.TOKEN_LIMIT)
         if truncated and turn.queries and self._tolerant:

@@ -104,8 +104,8 @@ def take_step(
 
 
 NEIGHBOURS = 3  # Stored memories that an addition is compared with
-MOST_DIVISIONS = 6
-"""Parts of a session that are read again in halves because an answer was cut, at most: some models never come to an end."""
+MOST_DIVISIONS = 2
+"""How often a part of a session is divided because an answer was cut, at most: some models never come to an end."""
 
 
 @dataclass(slots=True)
@@ -134,9 +134,9 @@ class ReadingSettings:
     """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
     safeguards: bool = True
     """Whether memories quoted in a session are marked, operations that repeat what is known or tell what the person did not
-    say are dropped, and answers are read tolerantly and asked for again, those cut at a token limit for each half of what
-    was read. Off: the session is read as in training, so the next state is what the model's own operations make of it
-    (paper, section 3.1)."""
+    say are dropped, and answers are read tolerantly and asked for again, those of mode ``react`` that are cut at a token
+    limit for each half of what was read. Off: the session is read as in training, so the next state is what the model's own
+    operations make of it (paper, section 3.1)."""
     support: float = 0.3
     """Of mode ``react`` with safeguards: share of a memory's words that the person must have said, see
     `deltamem.own_words.keep_supported`; 0 asks for none."""
@@ -182,17 +182,16 @@ class SessionReader:
         reading = SessionReading(view.state, view.position)
         known = self._owned.known_texts
         new_ids = self._owned.journal.new_ids()
-        waiting = deque(self._split(session))
-        divided = 0  # How many parts were too much for one answer
+        waiting = deque((part, 0) for part in self._split(session))  # Each with how often it was divided after a cut answer
+        reasons = dict.fromkeys(["does not fit the model's window"] if len(waiting) > 1 else [])
+        unread = 0
         while waiting:
-            part = waiting.popleft()
-            shown = part.session
+            part, divisions = waiting.popleft()
+            shown, recalled = part.session, 0
             if self._safeguards:
                 marked, recalled = mark_recalled(part.session.dialogue, known)
                 shown = replace(part.session, dialogue=marked)
-                if recalled:
-                    reading.violations["recalled_quote"] += recalled
-            smaller = halves(part) if self._safeguards and divided < MOST_DIVISIONS else []
+            smaller = halves(part) if self._safeguards and divisions < MOST_DIVISIONS else []
             try:
                 trajectory = await self._converse(shown, view, reading, accept_cut=bool(smaller))
             except ContextLengthError as error:
@@ -200,16 +199,21 @@ class SessionReader:
                     raise ContextLengthError(
                         f"the model's context window is too small for the prompt and a short session ({error})"
                     ) from error.__cause__
-                waiting.extendleft(reversed(smaller))
+                reasons["does not fit the model's window"] = None
+                waiting.extendleft((half, divisions) for half in reversed(smaller))
                 continue
             if trajectory is not None and trajectory.cut and smaller:
-                divided += 1
-                waiting.extendleft(reversed(smaller))
+                reasons["is too much for one answer of the model"] = None
+                waiting.extendleft((half, divisions + 1) for half in reversed(smaller))
                 continue
             reading.parts += 1
+            reading.violations.update({"recalled_quote": recalled} if recalled else {})
             if trajectory is None:
-                reading.readable = False
-                return reading
+                if not divisions:
+                    reading.readable = False
+                    return reading
+                unread += 1  # Something was read of the whole, so this is not lost for it
+                continue
             supported = self._supported(trajectory.operations or (), part.session, view.state, known)
             vectors, neighbours = await asyncio.to_thread(self._place, supported.operations, view)
             remaining = self._unknown(supported.operations, part.session, known, neighbours)
@@ -228,9 +232,12 @@ class SessionReader:
             reading.state = step.state
             reading.changes += step.changes
             reading.vectors |= fresh
+        reading.readable = unread < reading.parts
         if reading.parts > 1:
-            reason = "is too much for one answer of the model" if divided else "does not fit the model's window"
-            reading.notes.append(f"the session {reason} and was read in {reading.parts} parts, all with its time")
+            lost = f"; {unread} of them could not be read" if unread else ""
+            reading.notes.append(
+                f"the session {' and '.join(reasons)} and was read in {reading.parts} parts, all with its time{lost}"
+            )
         return reading
 
     def _split(self, session: Session) -> list[SessionPart]:

@@ -180,11 +180,11 @@ SMALLEST_PART = 128
 
 
 def halves(part: SessionPart) -> list[SessionPart]:
-    """Split a part in two; none if it is too small for that."""
-    size = sum(estimate_tokens(turn.content) for turn in part.session.dialogue)
+    """Split a part in two of up to three fifths, or more where that takes long turns apart; none if it is too small."""
+    size = sum(map(_tokens, part.session.dialogue))
     if size <= SMALLEST_PART:
         return []
     return [
         SessionPart(half.session, tuple(part.turn_numbers[number - 1] for number in half.turn_numbers))
-        for half in split_session(part.session, max(SMALLEST_PART // 2, -(-size // 2)))
+        for half in split_session(part.session, max(SMALLEST_PART // 2, -(-size * 3 // 5)))
     ]

@@ -12,12 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from synth.everyday.scenes import SceneFact, draw, phrases
 from synth.everyday.statements import StatedLabel, statements
 
-_FITTING = {"plan": "dwelt_hopefully", "motivation": "dwelt_hopefully"} | dict.fromkeys(
-    ("event", "feeling", "status", "support"), "dwelt_thoughtfully"
-)
-"""What can be said about facts of a kind, besides what can be said about all."""
 _LOWERED = re.compile(r"^(?:My|The|An?|At|In|On|With|Since|After|Before|For|That|It|There)\b(?!')")
-"""A word with which a statement begins that has no capital after a colon."""
+"""A word with which a statement begins that has no capital after a colon; ``It's`` and ``That's`` are whole sentences."""
 _TURNS = (1, 4)
 _SENTENCES = (1, 3)
 _ECHOED = 0.5
@@ -31,8 +27,8 @@ def dwelt_on(
 ) -> Iterator[tuple[str, str]]:
     """Exchanges in which facts are stated, with `said`, and talked about; one perhaps again, in other words if it can."""
     rules, facts = phrases(), [fact for fact, _ in told]
-    kinds = dict.fromkeys(_FITTING[fact.kind] for fact in facts if fact.kind in _FITTING)
-    lines = [line for rule in ("dwelt", *kinds) for line in rules[rule]]
+    hopeful = rules["dwelt_hopefully"] if all(fact.kind == "plan" for fact in facts) else ()
+    lines = [*rules["dwelt"], *rules["dwelt_answering"], *hopeful]
     rng.shuffle(lines)
     turns = [[draw(rng, [lines.pop()], {}) for _ in range(rng.randint(*_SENTENCES))] for _ in range(rng.randint(*_TURNS))]
     if rng.random() < _SAID_AGAIN:
@@ -42,7 +38,7 @@ def dwelt_on(
         again = draw(rng, rules["restated"], {"said": words})
         turn = rng.choice(turns)
         turn.insert(rng.randrange(len(turn) + 1), again)
-    first = [said, *(draw(rng, [line], {}) for line in lines[: rng.randint(0, 1)])]
+    first = [said, draw(rng, rules["dwelt"], {})] if rng.random() < 0.5 else [said]
     recalls = [fact.recall for fact in facts if fact.recall]
     echo = draw(rng, rules["echoed"], {"recall": draw(rng, [rng.choice(recalls)], values)}) if recalls else ""
     yield " ".join(first), _replied(rng, echo if rng.random() < _ECHOED else "")
@@ -51,7 +47,7 @@ def dwelt_on(
 
 
 def _replied(rng: random.Random, heard: str = "") -> str:
-    """What an assistant says to it: what it has `heard`, up to three pieces of advice, and a question."""
+    """What an assistant says to it: what it has `heard`, up to three pieces of advice, and an invitation to go on."""
     rules = phrases()
     advice = [draw(rng, [line], {}) for line in rng.sample(rules["advised"], rng.randint(0, 3))]
     return " ".join([heard or draw(rng, rules["heard_out"], {}), *advice, draw(rng, rules["asked_on"], {})])

@@ -345,6 +345,13 @@ def test_truncated_turn_ends_the_episode(text: str, operations: object) -> None:
     assert episode.trajectory.queries == ()
 
 
+@pytest.mark.parametrize(("text", "cut"), [(ANSWER.partition("]")[0], True), (f"{ANSWER} And so on, and so", False)])
+def test_an_answer_that_goes_on_after_its_end_is_not_cut(text: str, cut: bool) -> None:
+    episode = Episode(SESSION, (), EpisodeConfig(), tolerant=True)
+    episode.read(text, truncated=True)
+    assert episode.trajectory.operations and episode.trajectory.cut is cut
+
+
 def test_a_tolerant_reader_goes_on_with_the_whole_queries_of_a_search_that_repeats_itself_until_it_is_cut() -> None:
     queries = ["Ana Lisbon", *(["family reunion"] * 20)]
     text = call(*queries).partition("]")[0] + ', "family reu'

@@ -14,7 +14,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.ingest import MOST_DIVISIONS, Outcome
+from deltamem.ingest import Outcome
 from deltamem.journal.records import ChangeEvent
 from deltamem.llm import LLM, ResponseCache, seed_of_request
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
@@ -185,36 +185,61 @@ async def test_a_session_that_the_server_finds_too_long_is_split() -> None:
 
 
 class Brief(RulePolicy):
-    """Whatever it wants to say, its answers are cut after some characters."""
+    """Its answers are cut after some characters; of those about `unread` there is nothing but a thought."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, unread: str = "\0") -> None:
         super().__init__()
-        self._most, self.answers = most, 0
+        self._most, self._unread, self.cut = most, unread, 0
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         done = await super().complete(messages)
-        if "<outputs>" not in done.text or len(done.text) <= self._most:
+        if "<outputs>" not in done.text:
             return done
-        self.answers += 1
+        if len(done.text) <= self._most:
+            return Completion("<think>Hm", truncated=False, tokens=3) if self._unread in done.text else done
+        self.cut += 1
         return Completion(done.text[: self._most], truncated=True, tokens=3, prompt_tokens=5)
 
 
-@pytest.mark.parametrize("safeguards", [True, False])
-async def test_a_session_whose_answer_is_cut_is_read_again_in_halves(safeguards: bool) -> None:
-    memory = manager(Brief(1500), safeguards=safeguards)
-    done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(30))))
-    if not safeguards:
-        assert done.parts == 1 and done.outcome is Outcome.UNREADABLE
-        return
-    assert len(memory.state()) == 30 and done.parts > 2 and done.outcome is Outcome.APPLIED
-    assert done.notes[0].startswith("the session is too much for one answer of the model and was read in")
+def things(memory: MemoryManager, count: int) -> Session:
+    return said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(count)))
+
+
+async def test_a_session_whose_answer_is_cut_is_read_again_in_halves() -> None:
+    memory = manager(policy := Brief(1500))
+    done = await memory.ingest(things(memory, 30))
+    assert len(memory.state()) == 30 and done.parts == 4 and done.outcome is Outcome.APPLIED
+    assert done.notes == ("the session is too much for one answer of the model and was read in 4 parts, all with its time",)
     assert [change.turns for change in done.changes] == [(2 * number + 1,) for number in range(30)]
+    assert done.violations["token_limit"] == policy.cut == 3
 
 
-async def test_a_model_whose_answers_never_end_is_not_asked_for_ever() -> None:
-    memory = manager(policy := Brief(60))
-    done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(300))))
-    assert done.violations["token_limit"] == policy.answers <= 3 * MOST_DIVISIONS
+async def test_without_safeguards_an_answer_that_is_cut_is_lost() -> None:
+    memory = manager(Brief(1500), safeguards=False)
+    assert (await memory.ingest(things(memory, 30))).outcome is Outcome.UNREADABLE
+
+
+async def test_what_can_be_read_of_halves_is_kept() -> None:
+    memory = manager(Brief(1500, unread="thing29"))
+    done = await memory.ingest(things(memory, 30))
+    assert 15 <= len(memory.state()) < 30 and done.outcome is Outcome.APPLIED
+    assert done.notes[0].endswith("; 1 of them could not be read")
+
+
+async def test_a_model_whose_answers_never_end_is_asked_seven_times() -> None:
+    memory = manager(policy := Brief(250))
+    done = await memory.ingest(things(memory, 300))
+    assert policy.cut == 1 + 2 + 4 and done.parts == 4 == len(memory.state())
+
+
+async def test_a_quoted_memory_counts_once_however_often_its_session_is_read() -> None:
+    memory = manager()
+    await memory.ingest(said(memory, "s0", "My city is Boston."))
+    brief = MemoryManager(memory._store, "ann", Brief(1500), memory.settings)
+    told = things(brief, 30)
+    turns = [Turn("user", "What do you know?"), Turn("assistant", "Ann's city is Boston."), *told.dialogue]
+    done = await brief.ingest(brief.session("s1", START + timedelta(days=1), turns))
+    assert done.parts > 1 and done.violations["recalled_quote"] == 1
 
 
 async def test_text_recalled_from_memory_is_not_stored_again() -> None:

@@ -130,18 +130,21 @@ def test_what_is_stated_is_nearer_to_the_memory_than_what_is_told() -> None:
     assert mean(1.0) > mean(0.0) + 0.1
 
 
-def test_what_is_talked_about_at_length_is_kept_once_and_with_an_assistant_alone() -> None:
-    def words_a_fact(dwelt: float, friends: float) -> float:
-        """Words that the owners say for each operation."""
-        plan = {"stated": 1.0, "newcomers": 0.0, "friends": friends, "chat": 0.0, "turns": Range(min=1, max=30)}
-        people = [list(labelled_sessions(life(number, dwelt=dwelt, **plan))) for number in range(4)]
-        assert all(judge_chain(sessions).violations == () for sessions in people)
-        told = [session for sessions in people for session in sessions]
-        turns = [turn.content for one in told for turn in one.session.dialogue if turn.role == "user"]
-        return sum(len(turn.split()) for turn in turns) / sum(len(one.operations) for one in told)
-
-    assert words_a_fact(1.0, 0.0) > 1.3 * words_a_fact(0.0, 0.0)
-    assert words_a_fact(1.0, 1.0) < 1.2 * words_a_fact(0.0, 1.0)
+@pytest.mark.parametrize(("dwelt", "friends", "expected"), [(1.0, 0.0, True), (0.0, 0.0, False), (1.0, 1.0, False)])
+def test_statements_are_talked_about_with_an_assistant_alone(dwelt: float, friends: float, expected: bool) -> None:
+    asked = (
+        "How do you feel about it now?",
+        "Do you want to go into it?",
+        "What would help you most?",
+        "want to say about it?",
+    )
+    found = []
+    for number in range(4):
+        sessions = list(labelled_sessions(life(number, stated=1.0, dwelt=dwelt, friends=friends)))
+        assert judge_chain(sessions).violations == ()
+        said = [turn.content for one in sessions[1:] for turn in one.session.dialogue]  # The first is never with a friend
+        found += [text for text in said if any(question in text for question in asked)]
+    assert bool(found) is expected
 
 
 def test_a_kind_that_is_left_out_is_nowhere() -> None:

@@ -92,7 +92,7 @@ def test_what_is_wrong_is_named(changes: dict[str, object], expected: str) -> No
 
 
 def test_a_change_has_no_day_but_its_own() -> None:
-    """What happened before the change has another day, which is not drawn again."""
+    """Days are drawn anew for a change, so what was before it cannot be dated in it."""
     again = {"kind": "event", "label": "{name} swims weekly since {ago_date}.", "keys": ["weekly"]}
     tell = ["Lake again. I go every week now.", "Weekly? Brave."]
     made = scene(later=[{"op": "merge", "change": {"swam": again}, "tell": [tell]}])
