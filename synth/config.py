@@ -177,7 +177,6 @@ class Everyday(StrictModel):
     friends: Share
     guessed: Share
     stated: Share
-    dwelt: Share
     false_recalls: Share
     families: Share
     first_names: Share

@@ -19,7 +19,6 @@ from deltamem.sessions import FactKind, OperationDifficulty, Provenance, Signal,
 from deltamem.text import content_stems
 from synth.config import Everyday
 from synth.everyday.cast import LifeCast, stranger
-from synth.everyday.dwelling import dwelt_on
 from synth.everyday.scenes import (
     AuthoredScene,
     Later,
@@ -53,8 +52,6 @@ _ATTRIBUTES = 0.3
 """Share of attributes, at least, in what is known before the first session and in what an introduction states."""
 _STATED_AT_ONCE = 6
 """Facts that a turn of an introduction states, at most."""
-_REMARKED_ON = 0.5
-"""How much rarer a turn of an introduction has a remark that adds nothing than other statements are talked about."""
 _SHORT_REMARK = 12
 """Words of a remark or question that the owner may go on over, at most."""
 _WHOLE = re.compile(r"(?:I|I'm|I've|I'd|I'll|We|We're|We've|They|He|She|It|It's|The|There|My|Our|And|But|So|Then|Now) ")
@@ -313,33 +310,23 @@ class Life:
             said = " ".join(piece.exchanges[0][0] for piece in turn)
             facts = [fact for piece in turn for fact in piece.facts]
             wanted -= len(facts)
-            if rng.random() < self._plan.dwelt * _REMARKED_ON:
-                said = f"{said} {_say(rng, 'dwelt')}"
             yield SessionPart([(said, _say(rng, "tell_more"))], facts)
 
-    def _stated(
-        self, scene: AuthoredScene, before: Mapping[str, frozenset[str]], *, to_assistant: bool = False
-    ) -> SessionPart:
+    def _stated(self, scene: AuthoredScene, before: Mapping[str, frozenset[str]]) -> SessionPart:
         """A scene of which the person says outright what there is to remember, as far as it can be put so."""
         chosen = {
             name: self._wording(scene, name).choice(ways) for name, fact in scene.facts.items() if (ways := statements(fact))
         }
-        instance, held = self._begun(scene, {name: _worded(scene.facts[name], one) for name, one in chosen.items()})
-        piece = self._outright(
-            [(scene.facts[name], chosen[name]) for name in held], instance.values, to_assistant=to_assistant
-        )
+        facts = {name: _worded(scene.facts[name], one) for name, one in chosen.items()}
+        instance, held = self._begun(scene, facts)
+        piece = self._outright([chosen[name] for name in held], instance.values)
         piece.facts += [(0, self._fact(Event.ADD, fact, "", piece, before)) for fact in held.values()]
         return piece
 
-    def _outright(
-        self, told: Sequence[tuple[SceneFact, StatedLabel]], values: Mapping[str, str], *, to_assistant: bool
-    ) -> SessionPart:
-        """Facts that are stated one after the other; `to_assistant`: they may be talked about at length."""
-        rng = self._rng
-        said = " ".join(draw(rng, [stated.said], values) for _, stated in told)
-        if told and to_assistant and rng.random() < self._plan.dwelt:
-            return SessionPart(list(dwelt_on(rng, said, told, values)))
-        return SessionPart([(said, _say(rng, "acknowledged"))])
+    def _outright(self, stated: Iterable[StatedLabel], values: Mapping[str, str]) -> SessionPart:
+        """Facts that are stated one after the other."""
+        said = " ".join(draw(self._rng, [one.said], values) for one in stated)
+        return SessionPart([(said, _say(self._rng, "acknowledged"))])
 
     def _told(
         self, scene: AuthoredScene, friend: bool, *, own: bool = True, before: Mapping[str, frozenset[str]] = {}
@@ -352,7 +339,7 @@ class Life:
             values = LifeCast(rng, self.name, self._fixed.gender, self._split).fill(scene, rng, self._today)
             return SessionPart(self._spoken(telling, values))
         if rng.random() < self._plan.stated and any(map(statements, scene.facts.values())):
-            return self._stated(scene, before, to_assistant=not friend)
+            return self._stated(scene, before)
         named = scene.facts if telling.facts is None else telling.facts
         instance, held = self._begun(scene, {name: scene.facts[name] for name in named})
         piece = SessionPart(self._spoken(telling, instance.values, scene.facts.values()))
@@ -403,13 +390,11 @@ class Life:
         facts = {**later.change, **later.add}
         chosen = {name: rng.choice(ways) for name, fact in facts.items() if (ways := statements(fact))}
         if chosen and rng.random() < self._plan.stated:
-            piece = self._outright([(facts[name], one) for name, one in chosen.items()], values, to_assistant=not friend)
-            told_in = piece.exchanges[:1]  # The rest adds nothing
             facts = {name: _worded(facts[name], one) for name, one in chosen.items()}
+            piece = self._outright(chosen.values(), values)
         else:
             telling = rng.choice([one for one in later.tell if _fits(one, friend)] or later.tell)
             piece = SessionPart(self._spoken(telling, values, facts.values()))
-            told_in = piece.exchanges
             facts = {name: fact for name, fact in facts.items() if telling.facts is None or name in telling.facts}
         for name, fact in facts.items():
             if name not in later.change:
@@ -427,13 +412,13 @@ class Life:
             outdated = tuple(word for word in gone if satisfied([word], old.text) and not satisfied([word], new.text))
             signal = self._signal(old.text, new, piece)
             made = self._fact(Event.UPDATE, new, old.text, piece, before, signal=signal, outdated=outdated)
-            piece.facts.append((_best(told_in, new.text), made))
+            piece.facts.append((_best(piece.exchanges, new.text), made))
         for name, fact in facts.items():
             if name in later.add and (held := self._held(fact, values, rng)).text not in self._texts:
                 self._texts.add(held.text)
                 instance.facts[name] = held
                 self._kinds[fact.kind] += 1
-                piece.facts.append((_best(told_in, held.text), self._fact(Event.ADD, held, "", piece, before)))
+                piece.facts.append((_best(piece.exchanges, held.text), self._fact(Event.ADD, held, "", piece, before)))
         return piece
 
     def _signal(self, before: str, new: HeldFact, piece: SessionPart) -> Signal:

@@ -130,23 +130,6 @@ def test_what_is_stated_is_nearer_to_the_memory_than_what_is_told() -> None:
     assert mean(1.0) > mean(0.0) + 0.1
 
 
-@pytest.mark.parametrize(("dwelt", "friends", "expected"), [(1.0, 0.0, True), (0.0, 0.0, False), (1.0, 1.0, False)])
-def test_statements_are_talked_about_with_an_assistant_alone(dwelt: float, friends: float, expected: bool) -> None:
-    asked = (
-        "How do you feel about it now?",
-        "Do you want to go into it?",
-        "What would help you most?",
-        "want to say about it?",
-    )
-    found = []
-    for number in range(4):
-        sessions = list(labelled_sessions(life(number, stated=1.0, dwelt=dwelt, friends=friends)))
-        assert judge_chain(sessions).violations == ()
-        said = [turn.content for one in sessions[1:] for turn in one.session.dialogue]  # The first is never with a friend
-        found += [text for text in said if any(question in text for question in asked)]
-    assert bool(found) is expected
-
-
 def test_a_kind_that_is_left_out_is_nowhere() -> None:
     kinds = dict.fromkeys(FactKind, 1.0) | {FactKind.PLAN: 0.0}
     labels = {one.text for session in labelled_sessions(life(2, 12, kinds=kinds)) for one in session.operations}
