@@ -159,6 +159,10 @@ class Demands(Lateness):
         return self
 
 
+MOST_INTRODUCED = 36
+"""With the rest of its last scene an introduction has up to the 40 facts of a `synth.records.Dialogue`."""
+
+
 class Everyday(StrictModel):
     """What lives that are put together from scenes are made of (``configs/shape/demanding.yaml``)."""
 
@@ -185,6 +189,10 @@ class Everyday(StrictModel):
     def _consistent(self) -> Self:
         if not any(self.kinds.values()):
             raise ValueError("kinds: one weight at least must be above 0")
+        if self.introduced.max > MOST_INTRODUCED:
+            raise ValueError(
+                f"introduced: max is {self.introduced.max}, and an introduction has up to {MOST_INTRODUCED} facts"
+            )
         return self
 
 

@@ -19,7 +19,7 @@ from deltamem.memory import Event
 from deltamem.sessions import FactKind, LabelledSession, read_sessions
 from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
-from synth.config import Range, Shape
+from synth.config import MOST_INTRODUCED, Everyday, Range, Shape
 from synth.everyday.life import Life
 from synth.everyday.person import write_life
 from synth.everyday.scenes import scenes
@@ -107,6 +107,19 @@ def test_an_introduction_states_its_facts_nearly_word_for_word() -> None:
         assert {one.event for one in first.operations} == {Event.ADD}
         shares = best_said(first)
         assert sum(shares) / len(shares) > 0.9  # all but dates and persons
+
+
+def test_the_longest_introduction_fits_a_session() -> None:
+    """Up to four facts more than are wanted come with the last scene; 40 of them were refused by the dialogue's record."""
+    longest = Range(min=MOST_INTRODUCED, max=MOST_INTRODUCED)
+    for number in range(12):
+        first = next(labelled_sessions(life(number, 1, newcomers=1.0, introductions=1.0, introduced=longest)))
+        assert MOST_INTRODUCED <= len(first.operations) <= 40
+    assert max(len(scene.facts) for scene in scenes()) <= 40 - MOST_INTRODUCED + 1
+    sizes = demanding().everyday
+    assert sizes is not None
+    with pytest.raises(ValueError, match=f"introduced: max is {MOST_INTRODUCED + 1}"):
+        Everyday.model_validate(sizes.model_dump() | {"introduced": {"min": 1, "max": MOST_INTRODUCED + 1}})
 
 
 def test_nothing_comes_twice_in_an_introduction() -> None:
