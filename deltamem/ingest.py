@@ -27,7 +27,7 @@ from deltamem.own_words import NamedDialogue, OwnWords, keep_supported
 from deltamem.policy import MeteredPolicy, Mode, Policy, ScopedPolicy, choose_mode, drive
 from deltamem.sessions import Session
 from deltamem.text import SourceFinder
-from deltamem.window import SMALLEST_PART, SessionPart, estimate_tokens, halves, split_session
+from deltamem.window import SMALLEST_PART, SessionPart, divisible, estimate_tokens, halves, split_session
 
 
 class Outcome(StrEnum):
@@ -188,31 +188,32 @@ class SessionReader:
         while waiting:
             part, divisions = waiting.popleft()
             shown, recalled = part.session, 0
+            may_divide = self._safeguards and divisions < MOST_DIVISIONS and divisible(part)
             if self._safeguards:
                 marked, recalled = mark_recalled(part.session.dialogue, known)
                 shown = replace(part.session, dialogue=marked)
-            smaller = halves(part) if self._safeguards and divisions < MOST_DIVISIONS else []
             try:
-                trajectory = await self._converse(shown, view, reading, accept_cut=bool(smaller))
+                trajectory = await self._converse(shown, view, reading, accept_cut=may_divide)
             except ContextLengthError as error:
-                if not (smaller := halves(part)):
+                if not divisible(part):
                     raise ContextLengthError(
                         f"the model's context window is too small for the prompt and a short session ({error})"
                     ) from error.__cause__
                 reasons["does not fit the model's window"] = None
-                waiting.extendleft((half, divisions) for half in reversed(smaller))
+                waiting.extendleft((half, divisions) for half in reversed(halves(part)))
                 continue
-            if trajectory is not None and trajectory.cut and smaller:
+            if trajectory is not None and trajectory.cut and may_divide:
                 reasons["is too much for one answer of the model"] = None
-                waiting.extendleft((half, divisions + 1) for half in reversed(smaller))
+                waiting.extendleft((half, divisions + 1) for half in reversed(halves(part)))
                 continue
             reading.parts += 1
-            reading.violations.update({"recalled_quote": recalled} if recalled else {})
+            if recalled:
+                reading.violations["recalled_quote"] += recalled
             if trajectory is None:
                 if not divisions:
                     reading.readable = False
                     return reading
-                unread += 1  # Something was read of the whole, so this is not lost for it
+                unread += 1  # The other parts of what was divided may be read
                 continue
             supported = self._supported(trajectory.operations or (), part.session, view.state, known)
             vectors, neighbours = await asyncio.to_thread(self._place, supported.operations, view)

@@ -179,12 +179,18 @@ SMALLEST_PART = 128
 """Tokens. A part this small that still does not fit means that the window is too small for the prompt itself."""
 
 
+def divisible(part: SessionPart) -> bool:
+    """Whether a part is large enough for `halves`."""
+    return _size(part) > SMALLEST_PART
+
+
 def halves(part: SessionPart) -> list[SessionPart]:
-    """Split a part in two of up to three fifths, or more where that takes long turns apart; none if it is too small."""
-    size = sum(map(_tokens, part.session.dialogue))
-    if size <= SMALLEST_PART:
-        return []
+    """Split a part that is `divisible` in two of up to three fifths, or in more where that takes long turns apart."""
     return [
         SessionPart(half.session, tuple(part.turn_numbers[number - 1] for number in half.turn_numbers))
-        for half in split_session(part.session, max(SMALLEST_PART // 2, -(-size * 3 // 5)))
+        for half in split_session(part.session, max(SMALLEST_PART // 2, -(-_size(part) * 3 // 5)))
     ]
+
+
+def _size(part: SessionPart) -> int:
+    return sum(map(_tokens, part.session.dialogue))

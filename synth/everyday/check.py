@@ -33,10 +33,8 @@ _LABEL_WORDS = range(4, 36)
 _MOST_WORDS = 110
 _SUPPORT = 0.15
 _FIRST_PERSON = re.compile(r"\b(?:I|I'm|I've|my|me|we|our|you|your)\b")
-_COMPUTED = re.compile(
-    r"name$|spouse$|(?:.+_)?(?:they|them|their|theirs|themself)$|(?:ago|ahead|recent)[0-9]*(?:_date|_day)?$"
-)
 _DAY = re.compile(r"((?:ago|ahead|recent)[0-9]*)(?:_date|_day)?$")
+_COMPUTED = re.compile(rf"name$|spouse$|(?:.+_)?(?:they|them|their|theirs|themself)$|{_DAY.pattern}")
 _TODAY = date(2026, 5, 20)
 
 

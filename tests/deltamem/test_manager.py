@@ -226,6 +226,11 @@ async def test_what_can_be_read_of_halves_is_kept() -> None:
     assert done.notes[0].endswith("; 1 of them could not be read")
 
 
+async def test_a_session_of_whose_halves_none_can_be_read_is_unreadable() -> None:
+    memory = manager(Brief(1500, unread="thing"))
+    assert (await memory.ingest(things(memory, 30))).outcome is Outcome.UNREADABLE
+
+
 async def test_a_model_whose_answers_never_end_is_asked_seven_times() -> None:
     memory = manager(policy := Brief(250))
     done = await memory.ingest(things(memory, 300))
