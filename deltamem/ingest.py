@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -107,6 +107,10 @@ NEIGHBOURS = 3  # Stored memories that an addition is compared with
 MOST_DIVISIONS = 2
 """How often a part of a session is divided because an answer was cut, at most: some models never come to an end."""
 
+# Why a session is read in parts
+_NO_ROOM = "does not fit the model's window"
+_TOO_MUCH = "is too much for one answer of the model"
+
 
 @dataclass(slots=True)
 class SessionReading:
@@ -153,6 +157,18 @@ class ReadingSettings:
         return self.assisted if mode == "assisted" else self.episode
 
 
+@dataclass(slots=True)
+class _Course:
+    """Where the reading of a session stands."""
+
+    reading: SessionReading
+    view: OverlayBank
+    known: KnownTexts
+    new_ids: Iterator[str]
+    reasons: dict[str, None] = field(default_factory=dict)  # Why it was read in parts, in order
+    unread: int = 0  # Parts that could not be read
+
+
 class SessionReader:
     """Reads sessions of one owner."""
 
@@ -180,66 +196,80 @@ class SessionReader:
         """
         view = OverlayBank(self._owned.bank)
         reading = SessionReading(view.state, view.position)
-        known = self._owned.known_texts
-        new_ids = self._owned.journal.new_ids()
-        waiting = deque((part, 0) for part in self._split(session))  # Each with how often it was divided after a cut answer
-        reasons = dict.fromkeys(["does not fit the model's window"] if len(waiting) > 1 else [])
-        unread = 0
-        while waiting:
-            part, divisions = waiting.popleft()
-            shown, recalled = part.session, 0
-            may_divide = self._safeguards and divisions < MOST_DIVISIONS and divisible(part)
-            if self._safeguards:
-                marked, recalled = mark_recalled(part.session.dialogue, known)
-                shown = replace(part.session, dialogue=marked)
-            try:
-                trajectory = await self._converse(shown, view, reading, accept_cut=may_divide)
-            except ContextLengthError as error:
-                if not divisible(part):
-                    raise ContextLengthError(
-                        f"the model's context window is too small for the prompt and a short session ({error})"
-                    ) from error.__cause__
-                reasons["does not fit the model's window"] = None
-                waiting.extendleft((half, divisions) for half in reversed(halves(part)))
-                continue
-            if trajectory is not None and trajectory.cut and may_divide:
-                reasons["is too much for one answer of the model"] = None
-                waiting.extendleft((half, divisions + 1) for half in reversed(halves(part)))
-                continue
-            reading.parts += 1
-            if recalled:
-                reading.violations["recalled_quote"] += recalled
-            if trajectory is None:
-                if not divisions:
-                    reading.readable = False
-                    return reading
-                unread += 1  # The other parts of what was divided may be read
-                continue
-            supported = self._supported(trajectory.operations or (), part.session, view.state, known)
-            vectors, neighbours = await asyncio.to_thread(self._place, supported.operations, view)
-            remaining = self._unknown(supported.operations, part.session, known, neighbours)
-            reading.violations.update({str(name): count for name, count in (supported.notes + remaining.notes).items()})
-            operations = remaining.operations
-            finder = SourceFinder(part.session.dialogue, session.person_name)
-            sources = [_sources(operation, view.state, part, finder) for operation in operations]
-            step = take_step(view.state, operations, session.time, new_ids, sources, session.metadata)
-            fresh = {
-                change.memory_id: vectors[change.after.text]
-                for change in step.changes
-                if change.after is not None and change.after.text in vectors
-            }
-            view.update(step.state, fresh, view.position)
-            known = known.updated(step.changes)
-            reading.state = step.state
-            reading.changes += step.changes
-            reading.vectors |= fresh
-        reading.readable = unread < reading.parts
+        course = _Course(reading, view, self._owned.known_texts, self._owned.journal.new_ids())
+        parts = self._split(session)
+        if len(parts) > 1:
+            course.reasons[_NO_ROOM] = None
+        for part in parts:
+            if not await self._read_part(part, course):
+                reading.readable = False
+                return reading
+        reading.readable = course.unread < reading.parts
         if reading.parts > 1:
-            lost = f"; {unread} of them could not be read" if unread else ""
+            lost = f"; {course.unread} of them could not be read" if course.unread else ""
             reading.notes.append(
-                f"the session {' and '.join(reasons)} and was read in {reading.parts} parts, all with its time{lost}"
+                f"the session {' and '.join(course.reasons)} and was read in {reading.parts} parts, all with its time{lost}"
             )
         return reading
+
+    async def _read_part(self, part: SessionPart, course: _Course, divisions: int = 0) -> bool:
+        """Read a part, in halves if it does not fit or its answer is cut; `divisions`: how often the latter happened to it.
+
+        Returns:
+            Whether to go on. False if it cannot be read, unless it was divided: the rest of what was divided may be read.
+        """
+        reading = course.reading
+        shown, recalled = part.session, 0
+        if self._safeguards:
+            marked, recalled = mark_recalled(part.session.dialogue, course.known)
+            shown = replace(part.session, dialogue=marked)
+        may_divide = self._safeguards and divisions < MOST_DIVISIONS and divisible(part)
+        try:
+            trajectory = await self._converse(shown, course.view, reading, accept_cut=may_divide)
+        except ContextLengthError as error:
+            if not divisible(part):
+                raise ContextLengthError(
+                    f"the model's context window is too small for the prompt and a short session ({error})"
+                ) from error.__cause__
+            return await self._read_halves(part, course, divisions, _NO_ROOM)
+        if trajectory is not None and trajectory.cut and may_divide:
+            return await self._read_halves(part, course, divisions + 1, _TOO_MUCH)
+        reading.parts += 1
+        if recalled:
+            reading.violations["recalled_quote"] += recalled
+        if trajectory is None:
+            course.unread += 1
+            return divisions > 0
+        await self._follow(trajectory.operations or (), part, course)
+        return True
+
+    async def _read_halves(self, part: SessionPart, course: _Course, divisions: int, reason: str) -> bool:
+        course.reasons[reason] = None
+        for half in halves(part):
+            if not await self._read_part(half, course, divisions):
+                return False
+        return True
+
+    async def _follow(self, answered: tuple[Operation, ...], part: SessionPart, course: _Course) -> None:
+        """Take the step that a part was answered with, without what the person did not say and what is known."""
+        view, reading = course.view, course.reading
+        supported = self._supported(answered, part.session, view.state, course.known)
+        vectors, neighbours = await asyncio.to_thread(self._place, supported.operations, view)
+        remaining = self._unknown(supported.operations, part.session, course.known, neighbours)
+        reading.violations.update({str(name): count for name, count in (supported.notes + remaining.notes).items()})
+        finder = SourceFinder(part.session.dialogue, part.session.person_name)
+        sources = [_sources(operation, view.state, part, finder) for operation in remaining.operations]
+        step = take_step(view.state, remaining.operations, part.session.time, course.new_ids, sources, part.session.metadata)
+        fresh = {
+            change.memory_id: vectors[change.after.text]
+            for change in step.changes
+            if change.after is not None and change.after.text in vectors
+        }
+        view.update(step.state, fresh, view.position)
+        course.known = course.known.updated(step.changes)
+        reading.state = step.state
+        reading.changes += step.changes
+        reading.vectors |= fresh
 
     def _split(self, session: Session) -> list[SessionPart]:
         limits = []
