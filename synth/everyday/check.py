@@ -52,7 +52,19 @@ def problems(scene: AuthoredScene) -> Iterator[str]:
             return
         for problem in _drawn(scene, values, rng):
             found.setdefault(problem.partition(":")[0], problem)
-    yield from (f"{scene.name}: {problem}" for problem in found.values())
+    yield from (f"{scene.name}: {problem}" for problem in [*_again(scene), *found.values()])
+
+
+def _again(scene: AuthoredScene) -> Iterator[str]:
+    """What of a scene that may come again would be the same memory then, or contradict it."""
+    if scene.once:
+        return
+    if scene.group:
+        yield "once: a scene of a group comes once"
+    for name, fact in scene.facts.items():
+        for label in fact.label:
+            if not any(LifeCast.draws_anew(scene, slot) for slot in slots_of(label)):
+                yield f"{name}: if the scene comes again (once: false) this is the same memory again: {label!r}"
 
 
 def _drawn(scene: AuthoredScene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:

@@ -212,10 +212,15 @@ class Life:
         """Whether none of some kinds is left out by the plan."""
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
+    def _came(self) -> set[str]:
+        """Names of the scenes of which this session has told something new."""
+        return {one.scene.name for one in self._instances if any(fact.since == self._session for fact in one.facts.values())}
+
     def _fresh_scene(self, kind: str, friend: bool = False, *, again: bool = True) -> AuthoredScene:
         """A scene with facts of a kind, if there is one, that is new to this life or may come again with other values."""
         if again and self._rng.random() < self._plan.families:
-            had = [one.scene for one in self._instances if not one.scene.once and not one.scene.group]
+            came = self._came()
+            had = [one.scene for one in self._instances if not one.scene.once and one.scene.name not in came]
             if fitting := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
                 return self._rng.choice(fitting)
         found = [scene for scene in _by_kind(self._split).get(kind, ()) if self._free(scene, friend)]
@@ -224,7 +229,7 @@ class Life:
         found = found or [
             scene
             for scene in scenes_of(self._split)
-            if scene.facts and not (scene.once or scene.group or scene.without) and self._without.isdisjoint(scene.mentioned)
+            if scene.facts and not (scene.once or scene.without) and self._without.isdisjoint(scene.mentioned)
         ]
         return self._rng.choice(found)
 
@@ -277,15 +282,15 @@ class Life:
         for instance in changing:
             places = instance.due(self._session, self._today)
             due = [place for place in places if self._allowed(instance.scene.later[place].kinds)]
-            if updates > 0 and due:
+            if updates > 0 and due and instance.scene.name not in self._came():
                 piece = self._change(instance, rng.choice(due), friend, before)
                 updates -= sum(fact.event is Event.UPDATE for _, fact in piece.facts)
                 done += len(piece.facts)
                 yield piece
-        touched = {id(one) for one in self._instances if any(fact.since == self._session for fact in one.facts.values())}
+        came = self._came()
         for instance in changing:
             held = [fact for fact in instance.facts.values() if fact.recall and fact.since < self._session]
-            if repeats > 0 and held and id(instance) not in touched:
+            if repeats > 0 and held and instance.scene.name not in came:
                 repeats -= 1
                 done += 1
                 yield self._repeated(rng.choice(held), before)
@@ -295,7 +300,8 @@ class Life:
             scene = self._fresh_scene("attribute" if intake else self._wanted_kind(), friend)
             piece = self._told(scene, friend, before=before)
             done += len(piece.facts)
-            yield piece
+            if piece.facts:  # None if it came again with the same values
+                yield piece
 
     def _introduction(self, before: Mapping[str, frozenset[str]]) -> Iterator[SessionPart]:
         """Turns in which a newcomer states several facts one after the other."""

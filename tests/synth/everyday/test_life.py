@@ -84,6 +84,14 @@ def test_friends_have_their_names_before_what_they_say_and_assistants_have_not()
     assert 0.15 < kinds[(True,)] / kinds.total() < 0.45
 
 
+def test_nobody_says_the_same_twice_in_a_session() -> None:
+    """Scenes that may come again came twice in a session, and with the same values, so that their labels were dropped."""
+    for number in range(40):
+        for session in labelled_sessions(life(number, 4, families=0.6, stated=0.0, talk=0.0)):
+            said = Counter(turn.content for turn in session.session.dialogue if turn.role == "user")
+            assert [text for text, times in said.items() if times > 1 and len(text.split()) > 12] == []
+
+
 def test_newcomers_begin_with_nothing_and_introduce_themselves() -> None:
     person = life(1, newcomers=1.0)
     assert person.profile is not None and person.profile.initial == ()
