@@ -224,6 +224,7 @@ class SessionReader:
             marked, recalled = mark_recalled(part.session.dialogue, course.known)
             shown = replace(part.session, dialogue=marked)
         may_divide = self._safeguards and divisions < MOST_DIVISIONS and divisible(part)
+        fits, trajectory = True, None
         try:
             trajectory = await self._converse(shown, course.view, reading, accept_cut=may_divide)
         except ContextLengthError as error:
@@ -231,6 +232,8 @@ class SessionReader:
                 raise ContextLengthError(
                     f"the model's context window is too small for the prompt and a short session ({error})"
                 ) from error.__cause__
+            fits = False
+        if not fits:  # Out of the handler, so that what fails with a half is not told as a part of this error
             return await self._read_halves(part, course, divisions, _NO_ROOM)
         if trajectory is not None and trajectory.cut and may_divide:
             return await self._read_halves(part, course, divisions + 1, _TOO_MUCH)

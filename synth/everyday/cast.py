@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, timedelta
 
 from deltamem.sessions import Split
@@ -84,8 +84,17 @@ class LifeCast:
         """The first name of the person."""
         return self._name.split()[0]
 
-    def fill(self, scene: AuthoredScene, rng: random.Random, today: date, given: Mapping[str, str] = {}) -> dict[str, str]:
-        """Values for all slots of a scene; what is `given` stays, lists and days are drawn anew.
+    def fill(
+        self,
+        scene: AuthoredScene,
+        rng: random.Random,
+        today: date,
+        given: Mapping[str, str] = {},
+        other_than: frozenset[str] = frozenset(),
+    ) -> dict[str, str]:
+        """Values for all slots of a scene; what is `given` stays, days are drawn anew, and so are lists.
+
+        Values of lists are `other_than` some, as long as a list has others.
 
         ``ahead_due`` is the day from which on what is `ahead` is over.
 
@@ -103,7 +112,7 @@ class LifeCast:
                 found[slot] = made[("", "_date", "_day").index(match[3] or "")]
                 found.update({f"{which}_due": due for due in made[3:]})
             else:
-                found[slot] = self._value(slot, declared, rng, found)
+                found[slot] = self._value(slot, declared, rng, other_than.union(found.values()))
         return found
 
     @staticmethod
@@ -114,7 +123,7 @@ class LifeCast:
         return slot in scene.slots or not (same or _DAY.match(slot))
 
     def _value(
-        self, slot: str, declared: Mapping[str, str | tuple[str, ...]], rng: random.Random, taken: Mapping[str, str]
+        self, slot: str, declared: Mapping[str, str | tuple[str, ...]], rng: random.Random, taken: Collection[str]
     ) -> str:
         if slot == "name":
             return self._name
@@ -136,12 +145,12 @@ class LifeCast:
             return "wife" if self._female["partner"] else "husband"
         if base in OWN:
             if slot not in self._known:
-                self._known[slot] = self._other(value_lists()[OWN[base]], self._rng, self._known)
+                self._known[slot] = self._other(value_lists()[OWN[base]], self._rng, self._known.values())
             return self._known[slot]
         return self._other(value_lists()[base], rng, taken)
 
-    def _other(self, values: tuple[str, ...], rng: random.Random, taken: Mapping[str, str]) -> str:
-        free = [value for value in values if value not in taken.values()]
+    def _other(self, values: tuple[str, ...], rng: random.Random, taken: Collection[str]) -> str:
+        free = [value for value in values if value not in taken]
         return rng.choice(free or values)
 
     def _person(self, slot: str) -> str:

@@ -61,7 +61,8 @@ def _again(scene: AuthoredScene) -> Iterator[str]:
         return
     if scene.group:
         yield "once: a scene of a group comes once"
-    for name, fact in scene.facts.items():
+    changed = {f"{later.op}.{name}": fact for later in scene.later for name, fact in {**later.change, **later.add}.items()}
+    for name, fact in {**scene.facts, **changed}.items():
         for label in fact.label:
             if not any(LifeCast.draws_anew(scene, slot) for slot in slots_of(label)):
                 yield f"{name}: if the scene comes again (once: false) this is the same memory again: {label!r}"

@@ -147,6 +147,7 @@ class Life:
         self._texts: set[str] = set()
         self._newcomer = newcomer
         self._decks: dict[tuple[str, bool], list[AuthoredScene]] = {}
+        self._heard: set[str] = set()  # Scenes that this session has heard of, from either side
         self._session = -1
         self._today = date.min
 
@@ -157,14 +158,17 @@ class Life:
         self._today = start.date()
         wanted = 0 if self._newcomer else self._rng.randint(self._plan.initial.min, self._plan.initial.max)
         while sum(len(one.facts) for one in self._instances) < wanted:
-            scene = self._fresh_scene(self._any_kind())
+            if (scene := self._fresh_scene(self._any_kind())) is None:
+                break
             self._begun(scene, scene.facts)
+            self._heard.clear()
         held = [fact for one in self._instances for fact in one.facts.values()]
         return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
 
     def _begun(self, scene: AuthoredScene, facts: Mapping[str, SceneFact]) -> tuple[PlayedScene, dict[str, HeldFact]]:
         """A scene comes into this life; what it leaves to remember of some of its facts."""
-        values = self._cast.fill(scene, self._rng, self._today)
+        had = (value for one in self._instances if one.scene.name == scene.name for value in one.values.values())
+        values = self._cast.fill(scene, self._rng, self._today, other_than=frozenset(had))
         instance = PlayedScene(scene, values)
         for name, fact in facts.items():
             if (held := self._held(fact, values, self._wording(scene, name))).text not in self._texts:
@@ -173,6 +177,7 @@ class Life:
                 self._kinds[fact.kind] += 1
         self._instances.append(instance)
         self._used.update((scene.name, *scene.group))
+        self._heard.add(scene.name)
         self._mentioned |= scene.mentioned
         self._without.update(scene.without)
         return instance, instance.facts
@@ -212,15 +217,10 @@ class Life:
         """Whether none of some kinds is left out by the plan."""
         return all(self._plan.kinds.get(kind, 0) or kind == "attribute" for kind in kinds)
 
-    def _came(self) -> set[str]:
-        """Names of the scenes of which this session has told something new."""
-        return {one.scene.name for one in self._instances if any(fact.since == self._session for fact in one.facts.values())}
-
-    def _fresh_scene(self, kind: str, friend: bool = False, *, again: bool = True) -> AuthoredScene:
-        """A scene with facts of a kind, if there is one, that is new to this life or may come again with other values."""
+    def _fresh_scene(self, kind: str, friend: bool = False, *, again: bool = True) -> AuthoredScene | None:
+        """A scene, with facts of a kind if there is one, that is new to this life or may come again; or None."""
         if again and self._rng.random() < self._plan.families:
-            came = self._came()
-            had = [one.scene for one in self._instances if not one.scene.once and one.scene.name not in came]
+            had = [one.scene for one in self._instances if not one.scene.once and one.scene.name not in self._heard]
             if fitting := [scene for scene in had if any(_fits(one, friend) for one in scene.tell)]:
                 return self._rng.choice(fitting)
         found = [scene for scene in _by_kind(self._split).get(kind, ()) if self._free(scene, friend)]
@@ -229,9 +229,12 @@ class Life:
         found = found or [
             scene
             for scene in scenes_of(self._split)
-            if scene.facts and not (scene.once or scene.without) and self._without.isdisjoint(scene.mentioned)
+            if scene.facts
+            and not (scene.once or scene.without or scene.name in self._heard)
+            and self._without.isdisjoint(scene.mentioned)
+            and self._allowed(scene.kinds)
         ]
-        return self._rng.choice(found)
+        return self._rng.choice(found) if found else None
 
     # --- a session -------------------------------------------------------------------------------------------------------
 
@@ -239,6 +242,7 @@ class Life:
         """Write a session and remember what it tells."""
         rng, plan = self._rng, self._plan
         self._session, self._today = index, time.date()
+        self._heard.clear()
         bank = [fact for one in self._instances for fact in one.facts.values()]
         before = {fact.text: memory_stems(fact.text, self.name) for fact in bank}
         friend = index > 0 and rng.random() < plan.friends
@@ -282,15 +286,15 @@ class Life:
         for instance in changing:
             places = instance.due(self._session, self._today)
             due = [place for place in places if self._allowed(instance.scene.later[place].kinds)]
-            if updates > 0 and due and instance.scene.name not in self._came():
+            if updates > 0 and due and instance.scene.name not in self._heard:
                 piece = self._change(instance, rng.choice(due), friend, before)
                 updates -= sum(fact.event is Event.UPDATE for _, fact in piece.facts)
                 done += len(piece.facts)
                 yield piece
-        came = self._came()
         for instance in changing:
             held = [fact for fact in instance.facts.values() if fact.recall and fact.since < self._session]
-            if repeats > 0 and held and instance.scene.name not in came:
+            if repeats > 0 and held and instance.scene.name not in self._heard:
+                self._heard.add(instance.scene.name)
                 repeats -= 1
                 done += 1
                 yield self._repeated(rng.choice(held), before)
@@ -298,6 +302,8 @@ class Life:
         while introduced < _INTAKE_SCENES if intake else done < wanted:
             introduced += 1
             scene = self._fresh_scene("attribute" if intake else self._wanted_kind(), friend)
+            if scene is None:
+                break
             piece = self._told(scene, friend, before=before)
             done += len(piece.facts)
             if piece.facts:  # None if it came again with the same values
@@ -311,8 +317,13 @@ class Life:
             most = min(wanted, rng.randint(1, _STATED_AT_ONCE))
             turn = list[SessionPart]()
             while sum(len(piece.facts) for piece in turn) < most:
-                piece = self._stated(self._fresh_scene(self._any_kind(), again=False), before)
+                if (scene := self._fresh_scene(self._any_kind(), again=False)) is None:
+                    wanted = 0
+                    break
+                piece = self._stated(scene, before)
                 turn += [piece] if piece.facts else []
+            if not turn:
+                return
             said = " ".join(piece.exchanges[0][0] for piece in turn)
             facts = [fact for piece in turn for fact in piece.facts]
             wanted -= len(facts)
@@ -391,6 +402,7 @@ class Life:
         rng = self._rng
         later: Later = instance.scene.later[place]
         instance.told.add(place)
+        self._heard.add(instance.scene.name)
         days = {slot: value for slot, value in instance.values.items() if not slot.startswith(("ago", "ahead", "recent"))}
         values = self._cast.fill(instance.scene, rng, self._today, days)
         facts = {**later.change, **later.add}
@@ -508,7 +520,9 @@ class Life:
     def _of_the_friend(self) -> SessionPart:
         """A scene of the other side's life, told by them; the owner answers."""
         rng = self._rng
-        scene = rng.choice([scene for scene in scenes_of(self._split) if scene.facts and "attribute" not in scene.kinds])
+        fitting = [one for one in scenes_of(self._split) if one.facts and "attribute" not in one.kinds]
+        scene = rng.choice([one for one in fitting if one.name not in self._heard])
+        self._heard.add(scene.name)
         other = LifeCast(rng, stranger(rng, True, self._split), "female", self._split)
         telling = rng.choice([one for one in scene.tell if one.to != "assistant"] or list(scene.tell))
         return SessionPart(self._spoken(telling, other.fill(scene, rng, self._today)), swapped=True)

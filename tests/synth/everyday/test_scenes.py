@@ -105,13 +105,16 @@ def test_what_may_come_again_is_another_memory_then() -> None:
     same = scene(once=False)  # Another day alone makes no other memory: "for the first time" may be in it
     assert any("the same memory again" in problem for problem in problems(same))
     swam = {"kind": "event", "label": "{name} swam in {lake} {ago_date}.", "keys": ["{lake}", "{ago_day}"]}
-    told = {
+    told: dict[str, object] = {
         "facts": {"swam": swam},
+        "later": [],
         "tell": [["I swam in {lake} {ago}!", "Brr."]],
         "slots": {"lake": ["Ness", "Garda"]},
     }
     assert list(problems(scene(once=False, **told))) == []
     assert any("a scene of a group comes once" in problem for problem in problems(scene(once=False, group=["lake"], **told)))
+    del told["later"]  # "{name} swims in a lake weekly."
+    assert any("merge.swam: if the scene comes again" in problem for problem in problems(scene(once=False, **told)))
 
 
 OUT = {"kind": "event", "label": "{name} is out.", "keys": ["out"]}
