@@ -115,13 +115,6 @@ class LifeCast:
                 found[slot] = self._value(slot, declared, rng, other_than.union(found.values()))
         return found
 
-    @staticmethod
-    def draws_anew(scene: AuthoredScene, slot: str) -> bool:
-        """Whether a slot is another word each time that a scene comes, and no day."""
-        base = _DIGITS.sub("", slot)
-        same = slot == "name" or slot in _PRONOUNS or _PRONOUN.match(slot) or base in (*PEOPLE, *OWN, "spouse")
-        return slot in scene.slots or not (same or _DAY.match(slot))
-
     def _value(
         self, slot: str, declared: Mapping[str, str | tuple[str, ...]], rng: random.Random, taken: Collection[str]
     ) -> str:

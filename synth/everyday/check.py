@@ -13,7 +13,7 @@ from pathlib import Path
 from deltamem.config import run_plain
 from deltamem.memory import alternatives
 from deltamem.text import content_stems
-from synth.everyday.cast import LifeCast
+from synth.everyday.cast import OWN, PEOPLE, LifeCast
 from synth.everyday.scenes import (
     FOLDER,
     AuthoredScene,
@@ -64,8 +64,14 @@ def _again(scene: AuthoredScene) -> Iterator[str]:
     changed = {f"{later.op}.{name}": fact for later in scene.later for name, fact in {**later.change, **later.add}.items()}
     for name, fact in {**scene.facts, **changed}.items():
         for label in fact.label:
-            if not any(LifeCast.draws_anew(scene, slot) for slot in slots_of(label)):
+            if not any(_drawn_anew(scene, slot) for slot in slots_of(label)):
                 yield f"{name}: if the scene comes again (once: false) this is the same memory again: {label!r}"
+
+
+def _drawn_anew(scene: AuthoredScene, slot: str) -> bool:
+    """Whether a slot is another word each time that a scene comes, and no day."""
+    same_in_a_life = slot.rstrip("0123456789") in (*PEOPLE, *OWN)
+    return slot in scene.slots or not (same_in_a_life or _COMPUTED.match(slot))
 
 
 def _drawn(scene: AuthoredScene, values: Mapping[str, str], rng: random.Random) -> Iterator[str]:

@@ -161,7 +161,7 @@ class Life:
             if (scene := self._fresh_scene(self._any_kind())) is None:
                 break
             self._begun(scene, scene.facts)
-            self._heard.clear()
+            self._heard.clear()  # What is remembered was told at different times
         held = [fact for one in self._instances for fact in one.facts.values()]
         return tuple(TrackedFact(text=fact.text, keywords=fact.keys, track=None, subject="") for fact in held)
 

@@ -114,9 +114,16 @@ def test_what_comes_a_second_time_has_other_values_as_long_as_there_are_any() ->
     assert again > 20, again
 
 
-def test_a_life_that_has_had_all_scenes_goes_on_with_talk() -> None:
-    person = life(9, 60, families=1.0)  # Held out: a tenth of the scenes are theirs
-    assert len(list(labelled_sessions(person))) == 60
+def test_a_life_that_has_had_all_scenes_tells_again_what_may_come_again_and_then_only_talks() -> None:
+    sizes, profile = demanding(), life(9).profile
+    assert sizes.everyday is not None and profile is not None
+    wanted = Range(min=30, max=30)
+    plan = sizes.everyday.model_copy(update={"families": 0.0, "idle": 0.0, "facts": wanted})
+    one = Life(random.Random(1), plan, profile.fixed, "heldout", newcomer=False)
+    one._used = {scene.name for scene in scenes()}
+    assert 0 < len(one.session(1, datetime(2026, 3, 4, 9)).facts) < 30
+    names = Counter(played.scene.name for played in one._instances)
+    assert names and set(names.values()) == {1}
 
 
 def test_newcomers_begin_with_nothing_and_introduce_themselves() -> None:
